@@ -23,7 +23,7 @@ from tests.lockstep.unpadded import Unpadded
 from tests.support.built import built, example_artifact
 from tests.tools.driver_drive import driver_segment, driving_model
 from tools.cli import main
-from tools.compare.compare import cleared, spans_of
+from tools.compare.fields import cleared, spans_of
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.playback.run_drive import PlaybackOptions, play

@@ -1,7 +1,14 @@
-"""The cost of a kernel on an Adreno: waves, time without stalls, and problems.
+"""The cost of kernels on an Adreno: waves, time without stalls, problems, and milliseconds.
 
-*Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more,
-and `tools.adreno.cost` has by how much.
+*Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more.
+How much more comes from four published times of comma.ai's own models on an Adreno 630, as no
+device was at hand. Those models are not published, so each is set against a model of ours with the
+same interface and about the same architecture. What remains unknown is part of the spread: size of
+the models, share of the host, temperature. The interval is where a fifth one would lie in 9 of 10
+cases, if the four were drawn from all models (Student's t with 3 degrees of freedom, on
+logarithms).
+
+`cost_of` has the cost of an artifact, for `modeld inspect` and `modeld compile`.
 """
 
 from __future__ import annotations
@@ -25,6 +32,12 @@ from tools.errors import ArtifactMismatchError, UsageError
 from tools.lib.terminal import Section
 
 Built = KernelCode | Failure
+# Quantile 0.95 of Student's t with 3 degrees of freedom.
+_T: Final = 2.353
+_HEADER = (
+    *("nodes", "launches", "items", "floor ms", "MACs ms", "instr", "KiB", "regs", "waves"),
+    *("spills", "hot loop", "mac", "int", "conv", "tex", "load", "wait"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +207,6 @@ def _kernel_cost(
     )
 
 
-# --- Converts a count to milliseconds on an Adreno 630, with the factor's uncertainty ---------
-#
-# No device was at hand. Four times are published of comma.ai's own models on an Adreno 630; those
-# models are not, so each is set against a model of ours with the same interface and about the same
-# architecture. What remains unknown is part of the spread: size of the models, share of the host,
-# temperature. The interval is where a fifth one would lie in 9 of 10 cases, if the four were drawn
-# from all models (Student's t with 3 degrees of freedom, on logarithms).
-
-# Quantile 0.95 of Student's t with 3 degrees of freedom.
-_T: Final = 2.353
-
-
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A published time, and the counts of our model that stands in for it.
@@ -270,17 +271,6 @@ SLOTS: Final = factor_of([anchor.ms / anchor.slots_ms for anchor in ANCHORS])
 
 def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-# --- The cost of an artifact on an Adreno, for `modeld inspect` and `modeld compile` ----------
-#
-# cost = cost_of(manifest, "run", find_toolchain(), 630, progress) print(cost.floor_ms,
-# plain(cost)["kernels"][0])
-
-_HEADER = (
-    *("nodes", "launches", "items", "floor ms", "MACs ms", "instr", "KiB", "regs", "waves"),
-    *("spills", "hot loop", "mac", "int", "conv", "tex", "load", "wait"),
-)
 
 
 def cost_of(

@@ -54,7 +54,6 @@ from tools.lib.processes import Child, ProcessError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 

@@ -1,4 +1,11 @@
-"""Findings of a checkup: what was seen, how good that is, and what to do about it."""
+"""Findings of a checkup: what was seen, how good that is, what to do about it; and as text.
+
+A report is attached to public issues. Parts leave private data out; `Scrubber` scrubs error
+messages of drivers and libraries, and values of environment variables, whose paths become their
+names::
+
+    /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,25 @@ from typing import Any, Final, Self
 
 from runtime.quantities import count_text
 from tools.lib.terminal import format_table, printable
+
+_INDENT: Final = "  "
+# Shorter values are words such as "1" or "dark", which mean nothing private.
+MIN_VALUE: Final = 6
+MIN_NAME: Final = 3
+# Places and words that every machine has.
+_PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
+_PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
+_PUBLIC_PATHS: Final = re.compile(
+    r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
+)
+_RULES: Final = (
+    # Homes of any user, before the one at hand is known by its name.
+    (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
+    (re.compile(r"(?<=tcp://)(?!127\.0\.0\.1|localhost)[^\s:/+]+"), "<address>"),
+    (re.compile(r"(?i)(?<=serial)([\s:=]+)\S+"), r"\1<id>"),
+)
 
 
 class Verdict(StrEnum):
@@ -87,11 +113,6 @@ class Section:
         return cls(value["name"], findings, value["facts"], value["table"], value["seconds"])
 
 
-# --- A checkup as text for people -------------------------------------------------------------
-
-_INDENT: Final = "  "
-
-
 def summary(sections: Sequence[Section]) -> dict[str, int]:
     """Return how many sections have each verdict."""
     return {str(v): sum(s.verdict is v for s in sections) for v in Verdict}
@@ -126,31 +147,6 @@ def _sum_text(counts: Mapping[str, int]) -> str:
 def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
     """Return the report as plain data."""
     return {"summary": summary(sections), "sections": [s.plain() for s in sections]}
-
-
-# ----------------------------------------------------------------------------------------------
-# A report is attached to public issues. Parts leave private data out; this scrubs error messages of
-# drivers and libraries, and values of environment variables, whose paths become their names.
-#
-#     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
-
-# Shorter values are words such as "1" or "dark", which mean nothing private.
-MIN_VALUE: Final = 6
-MIN_NAME: Final = 3
-# Places and words that every machine has.
-_PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
-_PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
-_PUBLIC_PATHS: Final = re.compile(
-    r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
-)
-_RULES: Final = (
-    # Homes of any user, before the one at hand is known by its name.
-    (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
-    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
-    (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
-    (re.compile(r"(?<=tcp://)(?!127\.0\.0\.1|localhost)[^\s:/+]+"), "<address>"),
-    (re.compile(r"(?i)(?<=serial)([\s:=]+)\S+"), r"\1<id>"),
-)
 
 
 class Scrubber:

@@ -1,8 +1,9 @@
-"""Run one part of a checkup: the program of a process of its own.
+"""Parts of a checkup, each run in a process of its own, within a limit.
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-A part may open drivers, which may crash or hang; `tools.checkup.parts` starts and ends the process.
+A part may open drivers, which may crash or hang. A process that a driver holds in the kernel cannot
+be ended by any signal. It is abandoned: nothing here waits for it, and its output goes to files.
 """
 
 from __future__ import annotations
@@ -39,54 +40,6 @@ LIMITS: Final = {
 }
 # They need the device, which a daemon that drives has for itself.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
-
-
-def run_part(name: str, request: Mapping[str, Any]) -> Section:
-    """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
-    from tools.checkup import machine, opencl
-
-    device, path = request["device"], request["path"]
-    parts: dict[str, Callable[[], Section]] = {
-        "versions": machine.versions,
-        "permissions": machine.permissions,
-        "clocks": machine.clocks,
-        "bus": lambda: surroundings.bus(_bus_options(request["bus"])),
-        "cameras": surroundings.cameras,
-        "devices": lambda: opencl.devices(device),
-        "artifact": lambda: opencl.artifact(
-            Path(path) if path else None, Path(request["store"]), device, Path(request["place"])
-        ),
-        "self-test": lambda: opencl.self_test(Path(path), device),
-        "kernels": lambda: opencl.kernels(
-            Path(path), device, is_example=Path(path).parent == Path(request["place"])
-        ),
-    }
-    return parts[name]()
-
-
-def _bus_options(values: Mapping[str, Any]) -> argparse.Namespace:
-    keys = values["bus_keys"]
-    return argparse.Namespace(**{**values, "bus_keys": Path(keys) if keys else None})
-
-
-def main(arguments: list[str]) -> int:
-    """Run the part of a request and write what it found."""
-    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    started = perf_counter()
-    section = run_part(request["part"], request)
-    section.seconds = perf_counter() - started
-    Path(arguments[1]).write_text(json_text(section.plain()), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-# --- Runs a part of a checkup in a process of its own, within a limit, whatever the part does -
-#
-# A process that a driver holds in the kernel cannot be ended by any signal. It is abandoned:
-# nothing here waits for it, and its output goes to files.
-
 # How long a process that was killed may take to be gone.
 GONE_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
@@ -150,3 +103,45 @@ def _failure(code: int, log: Path) -> str:
         with suppress(ValueError):
             return f"ended by {signal.Signals(-code).name}: {last}"
     return f"failed: {last}"
+
+
+def run_part(name: str, request: Mapping[str, Any]) -> Section:
+    """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
+    from tools.checkup import machine, opencl
+
+    device, path = request["device"], request["path"]
+    parts: dict[str, Callable[[], Section]] = {
+        "versions": machine.versions,
+        "permissions": machine.permissions,
+        "clocks": machine.clocks,
+        "bus": lambda: surroundings.bus(_bus_options(request["bus"])),
+        "cameras": surroundings.cameras,
+        "devices": lambda: opencl.devices(device),
+        "artifact": lambda: opencl.artifact(
+            Path(path) if path else None, Path(request["store"]), device, Path(request["place"])
+        ),
+        "self-test": lambda: opencl.self_test(Path(path), device),
+        "kernels": lambda: opencl.kernels(
+            Path(path), device, is_example=Path(path).parent == Path(request["place"])
+        ),
+    }
+    return parts[name]()
+
+
+def _bus_options(values: Mapping[str, Any]) -> argparse.Namespace:
+    keys = values["bus_keys"]
+    return argparse.Namespace(**{**values, "bus_keys": Path(keys) if keys else None})
+
+
+def main(arguments: list[str]) -> int:
+    """Run the part of a request and write what it found."""
+    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    started = perf_counter()
+    section = run_part(request["part"], request)
+    section.seconds = perf_counter() - started
+    Path(arguments[1]).write_text(json_text(section.plain()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

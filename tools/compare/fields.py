@@ -3,6 +3,10 @@
 Messages of one shape have the same value at the same index, so that many frames can be compared as
 arrays; what stands where is worked out once per shape. Which fields there are comes from the
 schema (`tools.messages.message_values`): a field that is declared tomorrow is compared tomorrow.
+
+`pair_layout` matches the values of two messages of possibly different shapes. `cleared` returns the
+bytes of a message without what is ignored, so that equal messages are seen without reading them; a
+field that cannot be found where messages of ours have it is left as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.schema import log
 from tools.compare.tolerances import Tolerance, Tolerances
 from tools.messages.message_values import flatten_message, has_field
+from tools.messages.wire import Span, Structure, span_of, structure_at
 
 Discrete = bool | int | str | bytes
 # Of each column of a message its path, and the length of its list, -1 for a single value.
@@ -149,9 +155,6 @@ def _count_lists(path: str, lists: dict[str, int]) -> None:
         lists[name] = max(lists.get(name, 0), int(found[1]) + 1)
 
 
-# --- Matches the values of two messages of possibly different shapes --------------------------
-
-
 class Fields:
     """The numeric fields of a service, numbered as they appear, with their tolerances."""
 
@@ -278,3 +281,44 @@ def _other_members(one: Layout, other: Layout) -> list[Mismatch]:
                 place = Place(pattern_of(path), path)
                 result.append(Mismatch(False, place, *texts))
     return result
+
+
+def spans_of(service: str, names: Sequence[str]) -> list[Span]:
+    """Return where plain fields stand in the messages of a service; those of other types nowhere.
+
+    Args:
+        service: name of the Event member.
+        names: fields at the top of its message; ones that it does not have are left out.
+    """
+    member = log.Event.schema.fields[service]
+    if member.proto.slot.type.which() != "struct":
+        return []
+    fields = member.schema.fields
+    spans = [span_of(fields[name]) for name in names if name in fields]
+    return [span for span in spans if span is not None]
+
+
+def cleared(data: bytes, spans: Sequence[Span]) -> bytes:
+    """Return an Event's bytes with ``logMonoTime`` and some of its message's fields zeroed.
+
+    Args:
+        data: the framed message.
+        spans: from `spans_of`.
+    """
+    result = bytearray(data)
+    root = structure_at(data)
+    if root is None:
+        return data
+    _clear(result, root, (0, 8))
+    body = structure_at(data, root.pointers_start) if spans and root.pointers else None
+    if body is not None:
+        for span in spans:
+            _clear(result, body, span)
+    return bytes(result)
+
+
+def _clear(result: bytearray, body: Structure, span: Span) -> None:
+    """Zero a field, unless the writer's structure is older and ends before it."""
+    at, size = body.start + span[0], span[1]
+    if at + size <= body.pointers_start:
+        result[at : at + size] = bytes(size)

@@ -1,4 +1,8 @@
-"""The findings of a comparison of two logs: plain values that are printed, stored and drawn."""
+"""The findings of a comparison of two logs: counted, summed up, and described.
+
+`Tallies` counts one finding for each kind and field, however many frames have it. A `Comparison`
+holds plain values that are stored and drawn; functions describe it for people and for machines.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,21 @@ FindingKind = Literal[
     "type",  # a union member or a structure that the other side does not have
     "shift",  # each value within its tolerance, but all of them moved to one side
 ]
+# What each kind of finding means, for people. The first kinds matter most: what follows is often
+# their consequence.
+KIND_TEXTS: dict[FindingKind, str] = {
+    "missing": "messages that only the first log has",
+    "extra": "messages that only the second log has",
+    "repeated": "frames that come twice in the second log",
+    "reordered": "frames in another order",
+    "type": "another member of a union, or damaged",
+    "length": "lists of other lengths",
+    "nonfinite": "NaN or infinity on one side",
+    "value": "beyond the tolerance",
+    "shift": "within the tolerance, but all to one side",
+}
+_SHOWN_NUMBER = ".7g"
+_MAX_TEXT = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +134,6 @@ class Comparison:
         return [one for one in self.findings if not stands_in(one.kind, one.field)]
 
 
-# --- Counts findings: one for each kind and field, however many frames have it ----------------
-
-# The first kinds matter most: what follows is often their consequence.
-_ORDER: tuple[FindingKind, ...] = (
-    "missing",
-    "extra",
-    "repeated",
-    "reordered",
-    "type",
-    "length",
-    "nonfinite",
-    "value",
-    "shift",
-)
-_MAX_TEXT = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Tally:
     """A finding with what it is sorted by."""
@@ -199,9 +201,11 @@ def _badness(tally: Tally) -> tuple[float, int]:
 
 def sorted_findings(tallies: Iterable[Tally]) -> list[Finding]:
     """Return findings worst first."""
+    kinds = list(KIND_TEXTS)
     ranked = sorted(
-        tallies, key=lambda t: (_ORDER.index(t.finding.kind), -t.score, t.first, t.finding.field)
+        tallies, key=lambda t: (kinds.index(t.finding.kind), -t.score, t.first, t.finding.field)
     )
+    kinds = list(KIND_TEXTS)
     return [tally.finding for tally in ranked]
 
 
@@ -248,23 +252,6 @@ class Order:
             )
             tallies.add(Tally(finding, math.inf, left))
         self._last = right
-
-
-# --- Describes a comparison of logs: for people in lines, for machines as plain values --------
-
-# What each kind of finding means, for people.
-KIND_TEXTS = {
-    "missing": "messages that only the first log has",
-    "extra": "messages that only the second log has",
-    "repeated": "frames that come twice in the second log",
-    "reordered": "frames in another order",
-    "type": "another member of a union, or damaged",
-    "length": "lists of other lengths",
-    "nonfinite": "NaN or infinity on one side",
-    "value": "beyond the tolerance",
-    "shift": "within the tolerance, but all to one side",
-}
-_SHOWN_NUMBER = ".7g"
 
 
 def verdict(comparison: Comparison) -> str:

@@ -1,4 +1,10 @@
-"""One self-contained page about two logs: verdict, worst frame, metres; the rest is folded."""
+"""One self-contained page about two logs: verdict, worst frame, metres; the rest is folded.
+
+Its parts (verdict, tables, plots of both logs over the frames) are plain strings of HTML without
+script; colours come from `COMPARE_STYLE`, which goes into a page beside the style of the reports.
+Pages about regressions have the same parts. The worst frame is drawn from above, from the logs
+alone: no camera frame is needed.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +43,6 @@ from tools.report.report_page import (
     write_page,
 )
 
-# --- Parts of pages about comparisons: verdict, tables, plots of both logs over the frames ----
-#
-# Plain strings of HTML without script; colours come from `COMPARE_STYLE`, which goes into a page
-# beside the style of the reports. Called by ``tools.compare.page`` and by the regression report.
-
 COMPARE_STYLE = """
 .chart .left-line { stroke: var(--accent); }
 .chart .right-line { stroke: #d97706; stroke-dasharray: 5 3; }
@@ -54,6 +55,113 @@ COMPARE_STYLE = """
 @media (max-width: 800px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 """
 _MARGINS = Margins(left=66)
+# As far as a path is drawn, and what the model may say of it at most.
+FAR_M = 100.0
+_SIZE = (560, 190)
+
+Points = NDArray[np.float64]
+
+
+def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
+    """Return the worst frame and the paths of both logs in it, read once more from their files.
+
+    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where
+    no path moves, or a log is no file that can be read again.
+    """
+    frame = worst_frame(comparison.behaviour.rows)
+    if frame < 0:
+        return None
+    paths = [_path_at(Path(name), frame) for name in (comparison.left, comparison.right)]
+    left, right = paths
+    return None if left is None or right is None else (frame, left, right)
+
+
+def _path_at(log: Path, frame: int) -> Points | None:
+    try:
+        for event in read_log(log):
+            if event.which() == "modelV2" and event.modelV2.frameId == frame:
+                position = event.modelV2.position
+                x, y = list(position.x), list(position.y)
+                return np.array([x, y], np.float64).T if len(x) == len(y) else None
+    except (CerealError, OSError):
+        return None
+    return None
+
+
+def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) -> str:
+    """Return two charts as HTML: both paths from above, and the distance between them.
+
+    `frame`: its id. `left`: (n, 2) path of the reference in metres. `right`: (n, 2) path of the
+    other side. `sides`: what both are called.
+    """
+    here, there = (path[_drawn(path)] for path in (left, right))
+    if len(here) < 2 or len(there) < 2:
+        return ""
+    lateral = np.concatenate([here[:, 1], there[:, 1]])
+    far = float(min(max(here[-1, 0], there[-1, 0]), FAR_M))
+    about = f"Both paths of frame {frame} from above"
+    limits = padded_range(lateral, minimum_span=1.0)
+    above = Chart(*_SIZE, (0.0, max(far, 1.0)), limits, "m ahead", "m to the right", about)
+    above.line(here[:, 0], here[:, 1], "left-line")
+    above.line(there[:, 0], there[:, 1], "right-line")
+    apart = np.interp(here[:, 0], there[:, 0], there[:, 1], right=math.nan) - here[:, 1]
+    factor, unit = (1e3, "mm") if _largest(apart) < 0.1 else (1.0, "m")
+    about = f"How far the path of frame {frame} moves to the right"
+    between = Chart(
+        *_SIZE,
+        (0.0, max(far, 1.0)),
+        padded_range(factor * apart, minimum_span=1e-3),
+        "m ahead",
+        f"{unit} to the right",
+        about,
+    )
+    between.line(here[:, 0], factor * apart, "off-line")
+    return (
+        f'<div class="pair"><h3>Frame {frame}, in which the path moves most: '
+        f'<span class="key left-key"></span>{sides[0]} <span class="key right-key"></span>'
+        f'{sides[1]} <span class="key off-key"></span>between them</h3>'
+        f"{above.render()}{between.render()}</div>"
+    )
+
+
+def _drawn(path: Points) -> NDArray[np.bool_]:
+    """Return which points are finite, near, and further ahead than the one before."""
+    x = path[:, 0]
+    ahead = np.append(True, x[1:] > np.maximum.accumulate(x)[:-1])[: x.size]
+    drawn: NDArray[np.bool_] = np.isfinite(path).all(axis=1) & (x <= FAR_M) & ahead
+    return drawn
+
+
+def _largest(values: Points) -> float:
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
+
+
+def write_comparison(path: Path, comparison: Comparison) -> None:
+    """Write the page; the file appears complete or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    write_page(path, [render(comparison)])
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as HTML text."""
+    title = title_of_two(comparison.left, comparison.right)
+    findings, worst = comparison.findings, worst_paths(comparison)
+    sections = [
+        f"<header><h1>{escape(title)}</h1>{verdict_part(comparison)}</header>",
+        "" if worst is None else f"<section>{paths_part(*worst, ('left', 'right'))}</section>",
+        _section(TITLE, behaviour_part(comparison.behaviour, ("left", "right"))),
+        folded(count_text(len(findings), "finding"), findings_part(findings)),
+        folded("Curves of the fields that differ most", plots_part(findings, comparison.series)),
+        folded("Fields not equal to the last bit", statistics_part(comparison.statistics)),
+    ]
+    return whole_page(title, sections, COMPARE_STYLE)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
 
 
 def verdict_part(comparison: Comparison, *, with_names: bool = True) -> str:
@@ -168,116 +276,3 @@ def _chart(frames: NDArray[np.float64], y_range: tuple[float, float], summary: s
     first, last = float(frames[0]), float(frames[-1])
     x_range = (first, max(last, first + 1.0))
     return Chart(*_SIZE, x_range, y_range, "frame", "", summary, _MARGINS)
-
-
-# ----------------------------------------------------------------------------------------------
-
-# --- the worst frame from above, drawn from the logs alone: no camera frame is needed -------------
-
-# As far as a path is drawn, and what the model may say of it at most.
-FAR_M = 100.0
-_SIZE = (560, 190)
-
-Points = NDArray[np.float64]
-
-
-def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
-    """Return the worst frame and the paths of both logs in it, read once more from their files.
-
-    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where
-    no path moves, or a log is no file that can be read again.
-    """
-    frame = worst_frame(comparison.behaviour.rows)
-    if frame < 0:
-        return None
-    paths = [_path_at(Path(name), frame) for name in (comparison.left, comparison.right)]
-    left, right = paths
-    return None if left is None or right is None else (frame, left, right)
-
-
-def _path_at(log: Path, frame: int) -> Points | None:
-    try:
-        for event in read_log(log):
-            if event.which() == "modelV2" and event.modelV2.frameId == frame:
-                position = event.modelV2.position
-                x, y = list(position.x), list(position.y)
-                return np.array([x, y], np.float64).T if len(x) == len(y) else None
-    except (CerealError, OSError):
-        return None
-    return None
-
-
-def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) -> str:
-    """Return two charts as HTML: both paths from above, and the distance between them.
-
-    `frame`: its id. `left`: (n, 2) path of the reference in metres. `right`: (n, 2) path of the
-    other side. `sides`: what both are called.
-    """
-    here, there = (path[_drawn(path)] for path in (left, right))
-    if len(here) < 2 or len(there) < 2:
-        return ""
-    lateral = np.concatenate([here[:, 1], there[:, 1]])
-    far = float(min(max(here[-1, 0], there[-1, 0]), FAR_M))
-    about = f"Both paths of frame {frame} from above"
-    limits = padded_range(lateral, minimum_span=1.0)
-    above = Chart(*_SIZE, (0.0, max(far, 1.0)), limits, "m ahead", "m to the right", about)
-    above.line(here[:, 0], here[:, 1], "left-line")
-    above.line(there[:, 0], there[:, 1], "right-line")
-    apart = np.interp(here[:, 0], there[:, 0], there[:, 1], right=math.nan) - here[:, 1]
-    factor, unit = (1e3, "mm") if _largest(apart) < 0.1 else (1.0, "m")
-    about = f"How far the path of frame {frame} moves to the right"
-    between = Chart(
-        *_SIZE,
-        (0.0, max(far, 1.0)),
-        padded_range(factor * apart, minimum_span=1e-3),
-        "m ahead",
-        f"{unit} to the right",
-        about,
-    )
-    between.line(here[:, 0], factor * apart, "off-line")
-    return (
-        f'<div class="pair"><h3>Frame {frame}, in which the path moves most: '
-        f'<span class="key left-key"></span>{sides[0]} <span class="key right-key"></span>'
-        f'{sides[1]} <span class="key off-key"></span>between them</h3>'
-        f"{above.render()}{between.render()}</div>"
-    )
-
-
-def _drawn(path: Points) -> NDArray[np.bool_]:
-    """Return which points are finite, near, and further ahead than the one before."""
-    x = path[:, 0]
-    ahead = np.append(True, x[1:] > np.maximum.accumulate(x)[:-1])[: x.size]
-    drawn: NDArray[np.bool_] = np.isfinite(path).all(axis=1) & (x <= FAR_M) & ahead
-    return drawn
-
-
-def _largest(values: Points) -> float:
-    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
-
-
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page; the file appears complete or not at all.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    write_page(path, [render(comparison)])
-
-
-def render(comparison: Comparison) -> str:
-    """Return the page as HTML text."""
-    title = title_of_two(comparison.left, comparison.right)
-    findings, worst = comparison.findings, worst_paths(comparison)
-    sections = [
-        f"<header><h1>{escape(title)}</h1>{verdict_part(comparison)}</header>",
-        "" if worst is None else f"<section>{paths_part(*worst, ('left', 'right'))}</section>",
-        _section(TITLE, behaviour_part(comparison.behaviour, ("left", "right"))),
-        folded(count_text(len(findings), "finding"), findings_part(findings)),
-        folded("Curves of the fields that differ most", plots_part(findings, comparison.series)),
-        folded("Fields not equal to the last bit", statistics_part(comparison.statistics)),
-    ]
-    return whole_page(title, sections, COMPARE_STYLE)
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""

@@ -1,4 +1,9 @@
-"""Describes an event log, as `modeld inspect` prints it."""
+"""Describes an event log, or dumps it, as `modeld inspect LOG` and its ``--dump`` do.
+
+A dump has chosen services and fields as JSON lines, CSV or npz. It is read piece by piece and
+written as it is read: memory does not grow with the log. CSV and npz need to know their columns
+beforehand, so they read it twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 import numpy as np
 
@@ -37,8 +42,10 @@ from tools.messages.message_values import (
     message_to_plain,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
+logger = logging.getLogger(__name__)
+
+# What every row has beside its fields.
+STAMPS = ("service", "logMonoTime", "valid")
 
 
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
@@ -79,17 +86,6 @@ def _facts(name: str, count: int, span_ns: int) -> dict[str, Any]:
     """Rates are of the gaps between messages: n messages have n - 1 of them."""
     rate = (count - 1) * 1e9 / span_ns if span_ns > 0 else None
     return {"service": name, "count": count, "span_s": span_ns / 1e9, "rate_hz": rate}
-
-
-# --- `modeld inspect LOG --dump`: chosen services and fields as JSON lines, CSV or npz --------
-#
-# Reads the log piece by piece and writes as it reads: memory does not grow with the log. CSV and
-# npz need to know their columns beforehand, so they read it twice.
-
-logger = logging.getLogger(__name__)
-
-# What every row has beside its fields.
-STAMPS = ("service", "logMonoTime", "valid")
 
 
 @dataclass(frozen=True, slots=True)

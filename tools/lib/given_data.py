@@ -1,7 +1,7 @@
-"""Text, JSON and TOML that somebody named: read once, up to a length, with errors of one line.
+"""Data that somebody named: text, JSON, TOML, and arrays as numpy.savez writes them.
 
-`tools.lib.named_file` looks at a file before a command begins. It may be another one by the time
-it is read, so readers open it by these.
+Text is read once and up to a length; errors are one line. `tools.lib.named_file` looks at a file
+before a command begins. It may be another one by the time it is read, so readers open it by these.
 """
 
 from __future__ import annotations
@@ -66,9 +66,6 @@ class GivenText:
     def _refused(self, why: str) -> ToolError:
         place = f"{self.option} {self.path}".lstrip()
         return self.error(f"{place}: {why}; {self.advice}")
-
-
-# --- Files of named arrays as numpy.savez writes them, whatever the names are -----------------
 
 
 def write_npz(

@@ -1,7 +1,8 @@
-"""Roles of arguments, and the check of a file against its role before a command begins.
+"""Kinds of files and roles of arguments, and the check of both before a command begins.
 
-A role says what is expected, of which kinds, how long it may be, and what error it is otherwise.
-Readers still judge what is inside; no reader has to think of pipes, devices and endless files.
+The kind of a file is detected from its first bytes and never from its name. A role says what is
+expected, of which kinds, how long it may be, and what error it is otherwise. Readers still judge
+what is inside; no reader has to think of pipes, devices and endless files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from runtime.files.whole_file import target_of
 from runtime.quantities import size_text
 from tools.errors import FileKindError, ToolError, UsageError
 
-# --- The kind of a file, detected from its first bytes and never from its name ----------------
+MIB = 1 << 20
+GIB = 1 << 30
 
 # What a file of each kind is called in messages; "" is a kind that is not known.
 NOUNS: Final = {
@@ -147,19 +149,13 @@ def _begins_like_an_event(start: bytes) -> bool:
     return start[table] & 3 in (0, 2) and start[table : table + 8] != bytes(8)
 
 
-# ----------------------------------------------------------------------------------------------
-
-MIB = 1 << 20
-GIB = 1 << 30
-
-
 @dataclass(frozen=True, slots=True)
 class Role:
     """What an argument may name.
 
     Attributes:
         noun: what is expected, for messages, with an article.
-        kinds: of `tools.lib.named_file.NOUNS` that it may be; none: only a directory will do. What
+        kinds: of `NOUNS` that it may be; none: only a directory will do. What
             is of no known kind is left to the reader, unless all of them are `SURE`.
         error: what is raised; its exit code is that of the role.
         may_be_missing: whether the command itself handles a missing file.
@@ -238,12 +234,6 @@ def _nothing(path: Path, error: OSError | ValueError) -> str:
         is_link = path.is_symlink()
         return f"a link to {path.readlink()}, which is not there" if is_link else "no such file"
     return f"nothing ({getattr(error, 'strerror', None) or error})"
-
-
-# ----------------------------------------------------------------------------------------------
-# Every writer makes a file next to the target and renames it (`runtime.files.whole_file`), which
-# would replace an input of the same name. `tools.command_files` has what each command reads and
-# writes.
 
 
 class _Place(NamedTuple):

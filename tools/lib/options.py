@@ -1,7 +1,11 @@
-"""Numbers on the command line: argparse types with bounds, whose refusal is one line.
+"""Options on the command line: bounds of numbers, options that exclude each other, help texts.
 
-The numeric options of all commands have these types, so that no command meets a number that it
-cannot work with: each has a largest one, and nan is none.
+The numeric options of all commands have the types of this module, so that no command meets a number
+that it cannot work with: each has a largest one, and nan is none.
+
+The docstring of a command's module is the text of its ``--help``: a summary, paragraphs, and after
+a line ``Example:`` indented command lines. The summary may begin with the command's name, which the
+usage line already shows.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ MOST_SEED: Final = 2**63 - 1  # seeds are stored in 64 bits, signed
 MOST_S: Final = 1e7  # four months
 MOST_PX: Final = 1e5
 MOST_HZ: Final = 1e4
+
+_NAME = re.compile(r"^`+modeld [\w-]+`+: *")
+_EXAMPLE = re.compile(r"^Examples?:{1,2}\n\n?((?:[ \t]+\S.*\n?)+)", re.MULTILINE)
 
 
 def whole(option: str, least: int = 1, most: int = MOST_COUNT) -> Callable[[str], int]:
@@ -77,9 +84,6 @@ def _real(option: str, least: float, most: float, word: str) -> Callable[[str], 
     return parse
 
 
-# --- Which options do not go together, as a table ---------------------------------------------
-
-
 def is_given(value: object) -> bool:
     """Return whether a parsed option was given; a number of 0 was."""
     return value is not None and value is not False and value not in ([], ())
@@ -103,15 +107,6 @@ def refuse(given: Mapping[str, object], rules: Iterable[tuple[str, str]]) -> Non
             flags.append(f"--{(found or names)[0].replace('_', '-')}")
         else:
             raise UsageError(f"{flags[0]}: {message.format(*flags)}")
-
-
-# --- Turns the docstring of a command's module into the text of ``--help`` --------------------
-#
-# A docstring has a summary, paragraphs, and after a line ``Example:`` indented command lines. The
-# summary may begin with the command's name, which the usage line already shows.
-
-_NAME = re.compile(r"^`+modeld [\w-]+`+: *")
-_EXAMPLE = re.compile(r"^Examples?:{1,2}\n\n?((?:[ \t]+\S.*\n?)+)", re.MULTILINE)
 
 
 def split_docstring(docstring: str) -> tuple[str, str]:

@@ -1,7 +1,9 @@
-"""Child processes of demo and benchmarks: started together, watched together, never left behind.
+"""Processes that tools start: watched together, ended together, never left behind.
 
-The standard library does the work; this keeps the bookkeeping in one place. Called by
-``tools.commands.on_drives.demo`` and the ``tools.bench_*`` modules.
+A `Child` is a module of ours whose output is read line by line. A `Pool` calls functions in
+processes with a pipe to each. A `Crew` is a pool whose processes do one task each: what a task
+raises arrives here, and an end of the pipe before that is a process that died. A process of a pool
+whose parent is gone ends at once.
 """
 
 from __future__ import annotations
@@ -26,9 +28,19 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tools.errors import ToolError
 
-# A daemon finishes its frame and closes its devices well within this.
+# A process that was told to end has ended by then: a daemon finishes its frame and closes its
+# devices well within this.
 STOP_TIMEOUT_S = 10.0
 _NOTHING_ELSE: Mapping[str, str] = MappingProxyType({})
+# How many threads OpenCL drivers on the CPU have: they read it when devices are opened.
+THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
+# Not forked: a child of a process with threads may inherit a lock that nobody releases.
+_SPAWN = multiprocessing.get_context("spawn")
+
+# A function of a module: called with a row of arguments, `is_stopped` and `send`.
+Task = Callable[..., None]
+IsStopped = Callable[[], bool]
+Send = Callable[[Any], None]
 
 
 class ProcessError(ToolError):
@@ -162,46 +174,6 @@ class Child:
             return
 
 
-# ----------------------------------------------------------------------------------------------
-# Says how many threads OpenCL drivers on the CPU have: they read it when devices are opened.
-
-THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
-
-
-def threads_of_one(processes: int) -> int:
-    """Return how many threads a driver may have in each of so many processes.
-
-    Its threads wait for each other busily, so all processes together get no more than there are.
-    """
-    return max(1, len(os.sched_getaffinity(0)) // processes)
-
-
-def thread_setting(threads: int) -> dict[str, str]:
-    """Return what an environment has to say for so many threads."""
-    return {THREADS_VARIABLE: str(threads)}
-
-
-def limit_threads(threads: int) -> None:
-    """Let the driver of this process have so many threads, unless the user has said."""
-    os.environ.setdefault(THREADS_VARIABLE, str(threads))
-
-
-# --- Processes with a pipe to each: a pool starts, hears and ends them ------------------------
-#
-# A crew is a pool whose processes do one task each: what a task raises arrives here, and an end of
-# the pipe before that is a process that died. A process whose parent is gone ends at once.
-
-# A process that was told to end has ended by then.
-_END_S = 10.0
-# Not forked: a child of a process with threads may inherit a lock that nobody releases.
-_SPAWN = multiprocessing.get_context("spawn")
-
-# A function of a module: called with a row of arguments, `is_stopped` and `send`.
-Task = Callable[..., None]
-IsStopped = Callable[[], bool]
-Send = Callable[[Any], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Gone:
     """What a pool receives in place of a message when a process has died.
@@ -250,7 +222,7 @@ class Pool:
                 message = pipe.recv()
             except (EOFError, OSError, pickle.UnpicklingError):
                 process = self._processes[pipe]
-                process.join(_END_S)
+                process.join(STOP_TIMEOUT_S)
                 pipe.close()
                 message = Gone(_how(process))
             yield pipe, message
@@ -267,7 +239,7 @@ class Pool:
         for pipe in self._processes:
             pipe.close()
         for process in self._processes.values():
-            process.join(_END_S)
+            process.join(STOP_TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -393,3 +365,21 @@ def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> No
         pipe.send(None)
     except Exception as error:  # noqa: BLE001 - the parent raises it
         pipe.send(_Failure(error))
+
+
+def threads_of_one(processes: int) -> int:
+    """Return how many threads a driver may have in each of so many processes.
+
+    Its threads wait for each other busily, so all processes together get no more than there are.
+    """
+    return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def thread_setting(threads: int) -> dict[str, str]:
+    """Return what an environment has to say for so many threads."""
+    return {THREADS_VARIABLE: str(threads)}
+
+
+def limit_threads(threads: int) -> None:
+    """Let the driver of this process have so many threads, unless the user has said."""
+    os.environ.setdefault(THREADS_VARIABLE, str(threads))

@@ -1,4 +1,4 @@
-"""Plain text tables: columns aligned, numbers to the right."""
+"""Output for a terminal: tables as plain text, and progress as a bar or in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = ["Section", "format_table", "printable"]
+Progress = Callable[[int], None]  # called with the number that are done
 
 
 class Section(NamedTuple):
@@ -54,12 +54,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def printable(text: str) -> str:
     """Return text from a file without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-# --- What a terminal shows while something is counted: a bar, or one line ---------------------
-
-Progress = Callable[[int], None]
-"""Called with the number that are done."""
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 `run_job` gives the same outputs wherever it runs on devices that compute the same: what depends on
 the place, times above all, is in `JobResult.measured`. Called by the pool's workers, and by whoever
-ships jobs elsewhere.
+ships jobs elsewhere. `single_drives` takes the ranges and routes of a regression apart: each drive
+once, or one shard of them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tools.playback.model import LoadedModel
 
 logger = logging.getLogger(__name__)
+MAX_SHARDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +282,6 @@ def launches_of(*manifests: Manifest) -> dict[str, Launches]:
             }
             found[prefix + entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))
-
-
-# ----------------------------------------------------------------------------------------------
-# The drives of a regression: ranges and routes taken apart, each once, and one shard of them.
-
-MAX_SHARDS = 1000
 
 
 @dataclass(frozen=True, slots=True)

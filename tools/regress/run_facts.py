@@ -1,4 +1,9 @@
-"""Records the environment of a run: device, versions, checkout."""
+"""Facts about a run that a reference keeps: device, versions, checkout, digests of its programs.
+
+A weight that changed by a thousandth may move outputs by less than two compilations differ, so that
+no tolerance can see it. The compiler gives the same bytes for the same model, though: where the
+kernels are the same texts and a weight is not the same bytes, the weight has changed.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +34,14 @@ STRICT: Final = "strict"
 
 # Makers under the names by which their platforms go; the first that occurs is taken.
 _MAKERS: Final = ("nvidia", "qualcomm", "adreno", "intel", "amd", "arm", "apple", "mesa", "pocl")
+
+# A function or a kernel begins at the start of a line, with all of what it takes, and ends there.
+_KERNEL: Final = re.compile(r"^__kernel\b[^{]*?\bvoid\s+(\w+)\s*\([^{]*\{.*?^\}", re.M | re.S)
+_FUNCTION: Final = re.compile(r"^(?:M_INLINE|static)\b([^{;]*)\{.*?^\}", re.M | re.S)
+_MACRO: Final = re.compile(r"^#define\s+(\w+)(?:.*\\\n)*.*$", re.M)
+
+# Characters of a digest that are kept: enough to tell two weights apart.
+SHORT = 16
 
 
 def device_class(info: DeviceInfo) -> str:
@@ -141,21 +154,6 @@ def _processor() -> str:
         return platform.processor() or "unknown"
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else platform.processor() or "unknown"
-
-
-# --- Digests of a program: the texts of its kernels, and each of its weights ------------------
-#
-# A weight that changed by a thousandth may move outputs by less than two compilations differ, so
-# that no tolerance can see it. The compiler gives the same bytes for the same model, though: where
-# the kernels are the same texts and a weight is not the same bytes, the weight has changed.
-
-# A function or a kernel begins at the start of a line, with all of what it takes, and ends there.
-_KERNEL: Final = re.compile(r"^__kernel\b[^{]*?\bvoid\s+(\w+)\s*\([^{]*\{.*?^\}", re.M | re.S)
-_FUNCTION: Final = re.compile(r"^(?:M_INLINE|static)\b([^{;]*)\{.*?^\}", re.M | re.S)
-_MACRO: Final = re.compile(r"^#define\s+(\w+)(?:.*\\\n)*.*$", re.M)
-
-# Characters of a digest that are kept: enough to tell two weights apart.
-SHORT = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The frame that all reports share: page, tiles, and how it is written."""
+"""The parts that all reports share: page, tiles, tables, and small charts as inline SVG.
+
+They are plain strings; colours come from CSS classes of the style sheet, which every page embeds.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,7 @@ from numpy.typing import NDArray
 from runtime.files.whole_file import whole_file
 from tools.errors import UsageError
 
-# ----------------------------------------------------------------------------------------------
 # The style sheet of the reports: light or dark as the reader prefers, readable when printed.
-
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1a202c; --soft: #5a6577;
   --rule: #dde2e9; --grid: #eceff3; --axis: #98a2b3; --accent: #1d4ed8; --good: #166534;
@@ -106,6 +107,10 @@ td.best { font-weight: 600; color: var(--good); }
 @media print { .panel, .tiles { break-inside: avoid; } }
 """
 
+LINE_PX = 15
+
+Points = NDArray[np.floating]
+Range = tuple[float, float]
 PAGE_END = "</main></body></html>\n"
 # What is read from right to left, digit below digit: with a unit, or none at all.
 _NUMBER: Final = re.compile(
@@ -217,16 +222,6 @@ def write_page(path: Path, parts: Iterable[str]) -> None:
             f"{path}: the report cannot be written ({error.strerror or error}); free some disk "
             "space or name another file"
         ) from error
-
-
-# --- Small inline SVG charts for the reports: axes with round ticks, lines, dots, level lines -
-#
-# Plain strings, no dependency; colours come from CSS classes of the page that embeds them.
-
-LINE_PX = 15
-
-Points = NDArray[np.floating]
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,20 @@
-"""Compares each kernel of a program with the ceilings of the device: the roofline.
+"""The roofline: ceilings of a device, and each kernel of a program compared with them.
+
+The ceilings are measured by kernels as simple as can be (chains of independent multiply-adds; sums
+over an array that is read again and again), in the process of the program that they judge: a shared
+machine is another machine an hour later.
 
 A launch of f operations over b bytes cannot take less than ``max(f / peak, b / bandwidth)``, with
 the bandwidth of the smallest memory level that holds the bytes. Weights are counted apart: a frame
 reads all of them once, so where they do not fit a level together, the next frame finds them in the
 level below. ``of_roofline`` is that least time over the **median** of those measured, as every
-other figure is: what a frame takes, not what it could have taken once. A kernel that is launched
-several times is judged by the sums over its launches. The peak is that of float32 multiply-adds, so
-a kernel that computes other things (divisions, integer positions of a warp) cannot reach it.
-
-Called by ``tools.bench.artifact``.
+other figure is. A kernel that is launched several times is judged by the sums over its launches.
+The peak is that of float32 multiply-adds, so a kernel that computes other things (divisions,
+integer positions of a warp) cannot reach it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,19 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runtime.format.manifest import Manifest
-from runtime.quantities import count_text
 from runtime.run.profile import KernelTime
 
 if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl.binding import cl
-
-# --- Measures the ceilings of a device with small kernels: arithmetic, and reading memory -----
-#
-# The kernels are as simple as can be (chains of independent multiply-adds; sums over an array that
-# is read again and again), so that what they reach is a ceiling for kernels that compute something.
-# Measured in the same process as what is judged by it, because a shared machine is another machine
-# an hour later.
 
 # Two multiply-add units with a latency of 4 need 8 chains; 12 fit into 16 or 32 registers.
 CHAINS = 12
@@ -45,6 +38,10 @@ TARGET_NS = 6_000_000  # one timed launch: long beside a launch, short beside a 
 EVERYTHING = 1 << 62  # more bytes than any device has
 SGEMM_SIZE = 1024
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+# What is worth a reason in writing: a kernel over this share of the frame and below this part of
+# its roofline.
+FLAG_SHARE = 0.02
+FLAG_ROOFLINE = 0.5
 
 SOURCE = """
 __kernel void arithmetic(__global V* out, const float a, const float b, const int rounds) {
@@ -261,16 +258,6 @@ def measure_sgemm(size: int = SGEMM_SIZE) -> float:
     return 2 * size**3 / min(times_ns)
 
 
-def cpu_name() -> str:
-    """Return the name of the CPU as Linux gives it, with the number of cores we may use."""
-    name = "unknown CPU"
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            name = line.partition(":")[2].strip()
-            break
-    return f"{name}, {count_text(len(os.sched_getaffinity(0)), 'core')}"
-
-
 def describe(ceilings: Ceilings) -> Sequence[str]:
     """Return the ceilings as lines for people."""
     lines = [f"{ceilings.gflops:.0f} GFLOP/s float32 multiply-adds on all cores"]
@@ -278,14 +265,6 @@ def describe(ceilings: Ceilings) -> Sequence[str]:
     if ceilings.sgemm_gflops:
         lines.append(f"{ceilings.sgemm_gflops:.0f} GFLOP/s numpy sgemm, {SGEMM_SIZE} cubed")
     return lines
-
-
-# ----------------------------------------------------------------------------------------------
-
-# What is worth a reason in writing: a kernel over this share of the frame and below this part of
-# its roofline.
-FLAG_SHARE = 0.02
-FLAG_ROOFLINE = 0.5
 
 
 @dataclass(frozen=True, slots=True)

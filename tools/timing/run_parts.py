@@ -1,6 +1,13 @@
-"""Runs of a program in phases, timed by the host: inputs written, kernels run, outputs read.
+"""Runs of a program in parts: in phases that the host times, or launch by launch.
 
-The device is idle between phases, so each has its own time; `Program.run` waits once.
+`phased_runs` leaves the device idle between phases (inputs written, kernels run, outputs read), so
+that each has its own time; `Program.run` waits once. A `Stepper` waits after each launch, so that
+tools which look for a wrong launch can read every buffer; it is slow on purpose.
+
+Each run of a Chrome trace (chrome://tracing, Perfetto) is a slice with its launches inside; a
+launch is named after its ONNX nodes. The host has a track of its own: inputs written, launches
+queued, the wait for them, outputs read. The clocks of host and device differ; a run's first launch
+is queued when its inputs are written.
 """
 
 import os
@@ -24,6 +31,12 @@ from runtime.origin import short_origin
 from runtime.run.profile import Span
 from runtime.run.program import Program
 from tools.lib.json_output import json_text
+
+# About 20 MB of JSON, which viewers open in seconds.
+MAX_EVENTS = 20_000
+_DEVICE = {"pid": 1, "tid": 1}
+_HOST = {"pid": 1, "tid": 2}
+_HASH = re.compile(r"_[0-9a-f]{12}$")  # what the compiler appends to the kind of a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +109,6 @@ def phased_runs(
         queue.finish()
         pending.clear()
     return found
-
-
-# ----------------------------------------------------------------------------------------------
-# Each run of a Chrome trace (chrome://tracing, Perfetto) is a slice with its launches inside; a
-# launch is named after its ONNX nodes.
-# The host has a track of its own: inputs written, launches queued, the wait for them, outputs read.
-# The clocks of host and device differ; a run's first launch is queued when its inputs are written.
-
-# About 20 MB of JSON, which viewers open in seconds.
-MAX_EVENTS = 20_000
-_DEVICE = {"pid": 1, "tid": 1}
-_HOST = {"pid": 1, "tid": 2}
-_HASH = re.compile(r"_[0-9a-f]{12}$")  # what the compiler appends to the kind of a kernel
 
 
 def traceable_runs(launches: int, wanted: int) -> int:
@@ -229,11 +229,6 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
             file.write(json_text(trace).encode())
     except OSError as error:
         raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error
-
-
-# --- One run of a program launch by launch, for tools that look for the launch that went wrong
-#
-# Slow on purpose: after each launch the device is idle and every buffer can be read.
 
 
 class Stepper:

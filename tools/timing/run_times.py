@@ -1,4 +1,11 @@
-"""Times of the runs of an entry: percentiles of whole runs, and medians of their phases."""
+"""Times of runs: of one program alone, and of several in alternating blocks.
+
+`measure` has percentiles of the whole runs of an entry, and medians of their phases.
+
+On a shared machine the speed of everything drifts by tens of percent within minutes, and worker
+threads of some runtimes spin after a call and take cores from whoever runs next. So each of several
+programs runs a short block in turn, after a pause, and only figures of one round are divided.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +21,6 @@ from numpy.typing import NDArray
 from tools.timing.run_parts import phased_runs
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
@@ -24,6 +29,10 @@ LEAST_RUNS: Final = 10
 PERCENTILES: Final = (90, 95, 99)
 # Phases are medians, so a few runs tell them.
 PHASED_RUNS: Final = 50
+# Of a block: its calls, and the pause before them. It is longer than the workers of any peer spin;
+# the daemon pauses between two frames, too.
+FRAMES: Final = 20
+PAUSE_S: Final = 0.4
 
 
 def measure(
@@ -114,18 +123,6 @@ def resident_mib() -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
-
-
-# ----------------------------------------------------------------------------------------------
-# Timing several programs in alternating blocks, and the ratio of two of them block by block.
-#
-# On a shared machine the speed of everything drifts by tens of percent within minutes, and worker
-# threads of some runtimes spin after a call and take cores from whoever runs next. So each program
-# runs a short block in turn, after a pause, and only figures of the same round are divided.
-
-FRAMES = 20
-# Longer than the workers of any peer spin; what a car does between two frames is pause too.
-PAUSE_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)

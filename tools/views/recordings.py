@@ -1,4 +1,11 @@
-"""The overlay as a video: H.264 in MP4, each frame of the drive at its time. Imports av lazily."""
+"""A drive with the model's answer as a file to watch: a video with the overlay, or for rerun.
+
+The video is H.264 in MP4, each frame of the drive at its time. Entities of the recording for the
+rerun viewer (extra ``rerun``): ``road`` is the space, x forward, y left, z up, on the road below
+the camera; in it are the plan, lane lines, road edges and leads, and the camera with its pictures.
+``numbers/*`` are plotted. Its timelines are ``frame`` (frame id) and ``drive`` (seconds since the
+first frame). av and rerun are imported lazily.
+"""
 
 from __future__ import annotations
 
@@ -101,12 +108,6 @@ class _Encoder:
         picture.time_base, self._next = self._tick, picture.pts + 1
         self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))
 
-
-# --- A drive and the model's answer as a recording for the rerun viewer (extra ``rerun``) -----
-#
-# Entities: ``road`` is the space, x forward, y left, z up, on the road below the camera; in it the
-# plan, lane lines, road edges and leads, and the camera with its pictures. ``numbers/*`` are
-# plotted. Timelines: ``frame`` (frame id) and ``drive`` (seconds since the first frame).
 
 COPY_BYTES = 1 << 20
 

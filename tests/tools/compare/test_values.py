@@ -10,7 +10,8 @@ import pytest
 
 from cereal.schema import log, new_event, read_event
 from tests.tools.compare.made_logs import SERVICES, Change, drive
-from tools.compare.compare import CompareOptions, cleared, compare_events, spans_of
+from tools.compare.compare import CompareOptions, compare_events
+from tools.compare.fields import cleared, spans_of
 from tools.compare.findings import Comparison, Finding
 from tools.compare.tolerances import Tolerance, Tolerances, read_tolerances
 

@@ -27,7 +27,7 @@ from typing import Any
 from tools.lib.json_output import print_json
 from tools.lib.terminal import format_table
 from tools.report.history import read_history
-from tools.report.history_page import (
+from tools.report.history_report import (
     Series,
     change_texts,
     judge_runs,

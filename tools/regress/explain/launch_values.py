@@ -1,4 +1,4 @@
-"""Captures what launches leave in buffers, and pairs the launches of two programs.
+"""Results of launches: captured from buffers, or computed by the interpreter, and paired.
 
 Programs may be cut into kernels differently. Results are taken for the same where their kernels
 cover the same ONNX nodes and they have the same shape and type; of those that are left, where the
@@ -252,10 +252,6 @@ def _form(value: Value) -> object:
 def _overlap(one: Sequence[str], other: Sequence[str]) -> float:
     union = {*one, *other}
     return len({*one} & {*other}) / len(union) if union else 0.0
-
-
-# ----------------------------------------------------------------------------------------------
-# The results of all kernels of a frame as the numpy interpreter computes them from ONNX models.
 
 
 def interpret(

@@ -1,7 +1,8 @@
-"""References of another model: played just now, or kept by somebody who accepted that one.
+"""References that a run is judged by: those of another model, those accepted, those to remove.
 
 A retrained model has other numbers everywhere. `modeld regress --against` judges what it does to
-the drives instead, and needs no reference of its own.
+the drives instead, by references of the other model: played just now, or kept by somebody who
+accepted that one. Accepting writes references and times, with who, when and why.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ from tools.regress.time.timing import (
     TimingResult,
     TimingVerdict,
 )
+
+# 1 held no frames and no launches: what it measured were random inputs.
+TIMING_FORMAT: Final = 2
+TIMING_ENDING: Final = ".timing.json"
+MAX_TIMING_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,117 +123,6 @@ class KeptReferences:
             f"{place} for this drive and {key.device_class}, found none; name the other model's "
             "artifact: --against OLD.pkl"
         )
-
-
-# --- The timing gate's measurements at acceptance: one JSON file beside the drives' -----------
-#
-# Times belong to a program and a device, not to a drive. One file for each model and class of
-# devices; in it one measurement for each device and entry, since a ratio holds for one device only.
-
-# 1 held no frames and no launches: what it measured were random inputs.
-FORMAT: Final = 2
-ENDING: Final = ".timing.json"
-MAX_BYTES: Final = 16 << 20
-
-
-class TimingReferences:
-    """The measurements of one model on one class of devices.
-
-    `directory`: of the references. `model`: hash of the models. `device_class`: see
-    `environment.device_class`.
-
-    Raises:
-        ReferenceFormatError: the file is damaged or of another format.
-    """
-
-    def __init__(self, directory: Path, model: str, device_class: str) -> None:
-        self.path = directory / f"{model[:SHORT]}.{device_class}{ENDING}"
-        self._model, self._device_class = model, device_class
-        self._found: dict[str, dict[str, Any]] = self._read()
-
-    def find(self, device: str, entry: str) -> StoredTiming | None:
-        """Return what was measured on a device, None where nothing was."""
-        kept = self._found.get(device, {}).get(entry)
-        if kept is None:
-            return None
-        try:
-            read = {
-                "ratio": _interval(kept["ratio"]),
-                "frames": {name: _interval(value) for name, value in kept["frames"].items()},
-                "launches": tuple(
-                    LaunchTime(str(kernel), tuple(nodes), float(ratio))
-                    for kernel, nodes, ratio in kept["launches"]
-                ),
-            }
-            return StoredTiming(**{**kept, **read})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._damaged(f"{type(error).__name__}: {error}") from error
-
-    def devices(self) -> list[str]:
-        """Return the devices that something was measured on."""
-        return sorted(self._found)
-
-    def write(self, entry: str, result: TimingResult, provenance: Mapping[str, str]) -> None:
-        """Keep a measurement beside those of other devices and entries; the file stays whole.
-
-        Raises:
-            ToolError: it cannot be written.
-        """
-        stored = StoredTiming(
-            result.ratio,
-            result.clock,
-            result.model_ms,
-            result.waiting,
-            dict(provenance),
-            {frame.name: frame.ratio for frame in result.frames},
-            result.kernels.launches if result.kernels is not None else (),
-        )
-        self._found.setdefault(result.device, {})[entry] = asdict(stored)
-        content = {
-            "format": FORMAT,
-            "model": self._model,
-            "device_class": self._device_class,
-            "devices": self._found,
-        }
-        text = json_text(content, indent=1) + "\n"
-        try:
-            with whole_file(self.path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise ToolError(
-                f"{self.path}: the timing reference cannot be written: {error.strerror or error}; "
-                "what was there before is as it was"
-            ) from error
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            content = json.loads(read_given(self.path, MAX_BYTES))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise self._damaged(str(error)) from error
-        if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
-            raise self._damaged("no object with devices")
-        if content.get("format") != FORMAT:
-            raise ReferenceFormatError(
-                f"{self.path}: expected timings of format {FORMAT}, found "
-                f"{content.get('format')!r}; delete it and rewrite it with --update"
-            )
-        devices: dict[str, dict[str, Any]] = content["devices"]
-        return devices
-
-    def _damaged(self, how: str) -> ReferenceFormatError:
-        return ReferenceFormatError(
-            f"{self.path}: expected timings of references, found {how}; get it again from the "
-            "repository, or delete it and rewrite it with --update"
-        )
-
-
-def _interval(kept: Mapping[str, Any]) -> Interval:
-    return Interval(**{**kept, "samples": tuple(kept["samples"])})
-
-
-# --- Accepts what a regression found: writes references and times, with who, when and why -----
 
 
 def accept_drive(
@@ -321,7 +216,104 @@ def accept_timing(
     return [f"{references.path.name}: {entry}: {what}"]
 
 
-# --- Finds references that no drive and no model uses any more, and removes them --------------
+class TimingReferences:
+    """The timing gate's measurements of one model on one class of devices, as they were accepted.
+
+    Times belong to a program and a device, not to a drive: one JSON file beside the drives' holds
+    one measurement for each device and entry, since a ratio holds for one device only.
+
+    `directory`: of the references. `model`: hash of the models. `device_class`: see
+    `tools.regress.run_facts.device_class`.
+
+    Raises:
+        ReferenceFormatError: the file is damaged or of another format.
+    """
+
+    def __init__(self, directory: Path, model: str, device_class: str) -> None:
+        self.path = directory / f"{model[:SHORT]}.{device_class}{TIMING_ENDING}"
+        self._model, self._device_class = model, device_class
+        self._found: dict[str, dict[str, Any]] = self._read()
+
+    def find(self, device: str, entry: str) -> StoredTiming | None:
+        """Return what was measured on a device, None where nothing was."""
+        kept = self._found.get(device, {}).get(entry)
+        if kept is None:
+            return None
+        try:
+            read = {
+                "ratio": _interval(kept["ratio"]),
+                "frames": {name: _interval(value) for name, value in kept["frames"].items()},
+                "launches": tuple(
+                    LaunchTime(str(kernel), tuple(nodes), float(ratio))
+                    for kernel, nodes, ratio in kept["launches"]
+                ),
+            }
+            return StoredTiming(**{**kept, **read})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
+
+    def devices(self) -> list[str]:
+        """Return the devices that something was measured on."""
+        return sorted(self._found)
+
+    def write(self, entry: str, result: TimingResult, provenance: Mapping[str, str]) -> None:
+        """Keep a measurement beside those of other devices and entries; the file stays whole.
+
+        Raises:
+            ToolError: it cannot be written.
+        """
+        stored = StoredTiming(
+            result.ratio,
+            result.clock,
+            result.model_ms,
+            result.waiting,
+            dict(provenance),
+            {frame.name: frame.ratio for frame in result.frames},
+            result.kernels.launches if result.kernels is not None else (),
+        )
+        self._found.setdefault(result.device, {})[entry] = asdict(stored)
+        content = {
+            "format": TIMING_FORMAT,
+            "model": self._model,
+            "device_class": self._device_class,
+            "devices": self._found,
+        }
+        text = json_text(content, indent=1) + "\n"
+        try:
+            with whole_file(self.path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise ToolError(
+                f"{self.path}: the timing reference cannot be written: {error.strerror or error}; "
+                "what was there before is as it was"
+            ) from error
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            content = json.loads(read_given(self.path, MAX_TIMING_BYTES))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damaged(str(error)) from error
+        if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
+            raise self._damaged("no object with devices")
+        if content.get("format") != TIMING_FORMAT:
+            raise ReferenceFormatError(
+                f"{self.path}: expected timings of format {TIMING_FORMAT}, found "
+                f"{content.get('format')!r}; delete it and rewrite it with --update"
+            )
+        devices: dict[str, dict[str, Any]] = content["devices"]
+        return devices
+
+    def _damaged(self, how: str) -> ReferenceFormatError:
+        return ReferenceFormatError(
+            f"{self.path}: expected timings of references, found {how}; get it again from the "
+            "repository, or delete it and rewrite it with --update"
+        )
+
+
+def _interval(kept: Mapping[str, Any]) -> Interval:
+    return Interval(**{**kept, "samples": tuple(kept["samples"])})
 
 
 def unused_references(
@@ -351,7 +343,7 @@ def unused_references(
         if reference.key.drive not in identities or reference.key.model not in models
     ]
     short = {model[:SHORT] for model in models}
-    times = sorted(store.directory.glob(f"*{ENDING}"))
+    times = sorted(store.directory.glob(f"*{TIMING_ENDING}"))
     return unused + [path for path in times if path.name.split(".")[0] not in short]
 
 

@@ -1,7 +1,7 @@
 """The timing gate's decision: whether a model is slower than its reference, also on a busy machine.
 
 Absolute times say nothing on a shared machine. What is compared is the ratio of the model's time to
-that of a fixed workload (``calibration_workload``), run by run in alternation, on one core and by
+that of a fixed workload (`CalibrationWorkload`), run by run in alternation, on one core and by
 processor time. Where memory pages lie differs from process to process and moves the ratio by 2 %,
 so several processes are started and their spread decides how sure one may be: the gate fails only
 if a whole confidence interval lies beyond the limit, and asks for more processes while the limit
@@ -9,6 +9,11 @@ lies inside one. It looks at all recorded frames of the drives together, and at 
 
 A reference ratio holds for one device. Where CI's machines differ, give a baseline: the artifact of
 the other side is then measured by turns with the model, and the ratio of the two decides.
+
+Slower kernels are found by launches, matched by the ONNX nodes they compute: two
+compilations may cut a model into other kernels. What computes the same nodes is one piece of work
+on both sides, and of the rest what shares a node, directly or by way of others; of such pieces the
+times can be compared.
 """
 
 from __future__ import annotations
@@ -19,13 +24,31 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
-# ----------------------------------------------------------------------------------------------
-# Which kernels became slower: launches of two programs, matched by the ONNX nodes they compute.
-#
-# Two compilations may cut a model into other kernels. What computes the same nodes is one piece of
-# work on both sides, and of the rest what shares a node, directly or by way of others; of such
-# pieces the times can be compared.
+# Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
+LIMIT: Final = 0.05
+MIN_PROCESSES: Final = 4
+MAX_PROCESSES: Final = 12
+# Share of the time spent waiting for something else than a processor; a reference's own is below
+# 1 % on a CPU.
+WAITING_LIMIT: Final = 0.05
 
+# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %.
+STUDENT_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
+# For one of up to eight that are all looked at, so that together they err no more often:
+# 1 - 2.5 % / 8. Of the degrees of freedom between, the fewer ones hold.
+STUDENT_T_OF_EIGHT: Final = {
+    1: 101.9,
+    2: 12.59,
+    3: 6.895,
+    4: 5.261,
+    5: 4.526,
+    6: 4.115,
+    7: 3.855,
+    14: 3.214,
+    21: 3.038,
+    35: 2.91,
+    77: 2.812,
+}
 # Of what all kernels lost together: what one has to have lost to be named.
 NAMED_SHARE: Final = 0.1
 MOST_NAMED: Final = 5
@@ -154,35 +177,6 @@ class Groups:
         roots = [self.root(name) for name in names]
         for root in roots:
             self._parents[self.root(root)] = self.root(roots[0])
-
-
-# ----------------------------------------------------------------------------------------------
-
-# Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
-LIMIT: Final = 0.05
-MIN_PROCESSES: Final = 4
-MAX_PROCESSES: Final = 12
-# Share of the time spent waiting for something else than a processor; a reference's own is below
-# 1 % on a CPU.
-WAITING_LIMIT: Final = 0.05
-
-# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %.
-STUDENT_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
-# For one of up to eight that are all looked at, so that together they err no more often:
-# 1 - 2.5 % / 8. Of the degrees of freedom between, the fewer ones hold.
-STUDENT_T_OF_EIGHT: Final = {
-    1: 101.9,
-    2: 12.59,
-    3: 6.895,
-    4: 5.261,
-    5: 4.526,
-    6: 4.115,
-    7: 3.855,
-    14: 3.214,
-    21: 3.038,
-    35: 2.91,
-    77: 2.812,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""The page of a history: each figure over the commits, what its past allows, its changes."""
+"""The report on a history: figures judged by their own past, and the page that shows them.
+
+The last value of a figure is judged by the past of the same command, subject and device since the
+last change point. It is allowed within the median and a few median absolute deviations of it, which
+single outliers do not move. Change points are those of ruptures (extra ``history``), imported when
+they are asked for. The page shows each figure over the commits with what its past allows.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +32,6 @@ from tools.report.report_page import (
     write_page,
 )
 
-# ----------------------------------------------------------------------------------------------
-# Judges the last value of each figure by its own past, and finds where a figure changed for good.
-#
-# The past is that of the same command, subject and device since the last change point. A value is
-# allowed within the median and a few median absolute deviations of it, which single outliers do not
-# move. Change points are those of ruptures (extra ``history``), imported when they are asked for.
-
 # Fewer say too little about how a figure varies.
 MIN_PAST: Final = 5
 # A change that is older says more about the machine than about the code.
@@ -56,6 +55,27 @@ HIGHER: Final = ("*gflops", "*completed*", "*_share", "*time_gap_min_s", "km")
 
 Floats = NDArray[np.float64]
 State = Literal["beyond", "better", "within", "short"]
+
+# More make the page long; the command's JSON has all.
+MAX_CHARTS = 120
+MAX_ROWS = 200
+# As many as a sentence bears.
+MAX_NAMED = 3
+STATES = {
+    "beyond": ("bad", "beyond what its past allows"),
+    "better": ("good", "better than its past"),
+    "within": ("", "within what its past allows"),
+    "short": ("", f"not judged: fewer than {MIN_PAST} runs before it"),
+}
+STYLE = """
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
+  gap: 20px 24px; margin-top: 12px; }
+.chart .value-line { stroke: var(--accent); stroke-opacity: 0.45; }
+.value-dot { fill: var(--accent); }
+.chart .allowed { stroke: var(--axis); stroke-dasharray: 4 4; stroke-width: 1; }
+.chart .change { stroke: var(--unsure); stroke-width: 2; } .last-dot { fill: var(--ink); }
+figcaption p { margin: 0; font-size: 13px; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,30 +197,6 @@ def change_points(values: Floats, least: float) -> list[int]:
         for at, one, other in zip(begins, medians, medians[1:], strict=False)
         if abs(other - one) > least
     ]
-
-
-# ----------------------------------------------------------------------------------------------
-
-# More make the page long; the command's JSON has all.
-MAX_CHARTS = 120
-MAX_ROWS = 200
-# As many as a sentence bears.
-MAX_NAMED = 3
-STATES = {
-    "beyond": ("bad", "beyond what its past allows"),
-    "better": ("good", "better than its past"),
-    "within": ("", "within what its past allows"),
-    "short": ("", f"not judged: fewer than {MIN_PAST} runs before it"),
-}
-STYLE = """
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
-  gap: 20px 24px; margin-top: 12px; }
-.chart .value-line { stroke: var(--accent); stroke-opacity: 0.45; }
-.value-dot { fill: var(--accent); }
-.chart .allowed { stroke: var(--axis); stroke-dasharray: 4 4; stroke-width: 1; }
-.chart .change { stroke: var(--unsure); stroke-width: 2; } .last-dot { fill: var(--ink); }
-figcaption p { margin: 0; font-size: 13px; }
-"""
 
 
 def value_of(value: float) -> str:
