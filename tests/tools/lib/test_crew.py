@@ -87,7 +87,7 @@ def test_an_interrupt_of_the_parent_comes_after_the_block() -> None:
 def test_a_process_that_was_stopped_is_gone_after_the_block_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew_module, "_END_S", 0.2)
+    monkeypatch.setattr(crew_module, "STOP_TIMEOUT_S", 0.2)
     with open_crew(wait, [(0,)], GONE) as crew:
         (pid,) = crew.receive(60.0)
         # It hears of SIGTERM when it goes on, which it never does.

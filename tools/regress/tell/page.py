@@ -262,7 +262,8 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
 def _timing(verdict: RunVerdict) -> str:
     rows = "".join(_timing_row(timing) for timing in verdict.timings)
     gate = f"<table>{rows}</table>" if rows else "<p>The speed was not judged.</p>"
-    judged = [drive for drive in verdict.drives if drive.reference and drive.result]
+    # Of another model nothing is drawn: it has played the drives before or after this one.
+    judged = [one for one in verdict.drives if one.reference and one.result and not verdict.against]
     charts = "".join(
         _histograms(drive.name, drive.reference.execution, drive.result.measured.execution_s)
         for drive in judged[:MAX_PICTURED_DRIVES]
