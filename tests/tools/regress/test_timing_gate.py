@@ -425,7 +425,7 @@ def test_a_slower_runtime_of_another_checkout_is_seen(tmp_path: Path) -> None:
     model = _write_chain(tmp_path / "model.pkl", LAYERS)
     tree = tmp_path / "tree"
     tree.mkdir()
-    root = Path(timing_sides.__file__).parents[2]
+    root = Path(timing_sides.__file__).parents[3]
     for package in PACKAGES:
         if package == "runtime":
             shutil.copytree(root / package, tree / package)
@@ -433,7 +433,7 @@ def test_a_slower_runtime_of_another_checkout_is_seen(tmp_path: Path) -> None:
             (tree / package).symlink_to(root / package)
     same = measure_timing(Measurement(Side(model), Side(model, tree)))
     assert judge_timing(same, None).passed
-    program = tree / "runtime" / "program.py"
+    program = tree / "runtime" / "run" / "program.py"
     text = program.read_text()
     said = "        self._execute(bound, bound.steps, inputs, self._queue, None)\n        stats ="
     assert said in text
