@@ -32,7 +32,7 @@ STAGES = (
     (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
 )
-STEM, LAST = 32, 1280
+B0_STEM, B0_LAST = 32, 1280
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def build_efficientnet_b2_elu(
     g = GraphBuilder("efficientnet_b2_elu", seed)
     x = g.input("image", config.image, onnx.TensorProto.FLOAT)
     with g.scope("stem"):
-        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(STEM * config.width), 3, 2)))
+        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(B0_STEM * config.width), 3, 2)))
     for index, (expansion, kernel, stride, channels, blocks) in enumerate(STAGES):
         for block in range(math.ceil(blocks * config.depth)):
             entering = x.shape[1]
@@ -74,7 +74,7 @@ def build_efficientnet_b2_elu(
             with g.scope(f"stages.{index}.{block}"):
                 x = bottleneck(g, x, spec)
     with g.scope("head"):
-        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(LAST * config.width))))
+        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(B0_LAST * config.width))))
     x = g.flatten(g.global_pool(x))
     with g.scope("classifier"):
         x = g.random_gemm(x, config.classes, gain=ELU.gain)

@@ -20,7 +20,7 @@ BRANCHES = 5
 # Unit-variance normal in, PReLU with a slope of a quarter has a second moment of 17/32.
 PRELU_GAIN = math.sqrt(32 / 17)
 # The sums of a module hold one to four branches, whose variances add up.
-BRANCH_GAIN = 0.6
+ESP_GAIN = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = Fal
         for branch in range(BRANCHES):
             # The first takes the channels that are left over, and is in no sum.
             channels = inner if branch else width - (BRANCHES - 1) * inner
-            spec = ConvSpec(channels, 3, gain=BRANCH_GAIN, dilation=2**branch, bias=False)
+            spec = ConvSpec(channels, 3, gain=ESP_GAIN, dilation=2**branch, bias=False)
             with g.scope(f"d.{branch}"):
                 z = g.conv(y, spec)
             sums.append(g.elementwise("Add", sums[-1], z) if branch > 1 else z)

@@ -55,7 +55,7 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
             for block in range(depth):
                 with g.scope(f"blocks.{block}"):
                     x = token_mixer(g, x)
-                    y = feed_forward(g, x, config.expansion)
+                    y = conv_feed_forward(g, x, config.expansion)
                     scale = g.weight("layer_scale.gamma", np.full((dim, 1, 1), 0.4))
                     x = g.elementwise("Add", x, g.elementwise("Mul", y, scale))
     x = g.flatten(g.global_pool(final_conv(g, x)))
@@ -97,7 +97,7 @@ def token_mixer(g: GraphBuilder, x: Value) -> Value:
         return g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
 
 
-def feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
+def conv_feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
     """Append the convolutional feed-forward (depthwise 7x7, 1x1, GELU, 1x1) of a branch."""
     dim = x.shape[1]
     with g.scope("mlp.conv"):

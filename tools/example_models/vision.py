@@ -20,7 +20,7 @@ import onnx
 
 from tools.example_models.attention import attention
 from tools.example_models.fastvit import (
-    feed_forward,
+    conv_feed_forward,
     final_conv,
     patch_embed,
     stem,
@@ -91,7 +91,7 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
             for block in range(depth):
                 with g.scope(f"blocks.{block}"):
                     x = _mix_by_attention(g, x, config) if attends else token_mixer(g, x)
-                    y = feed_forward(g, x, config.expansion)
+                    y = conv_feed_forward(g, x, config.expansion)
                     x = _add_scaled(g, x, y, "layer_scale", config)
     features = _final(g, x)
     outputs = _heads(g, features, config.head_width)
