@@ -124,8 +124,8 @@ def _train(args: argparse.Namespace) -> More:
 
 
 def _replay(args: argparse.Namespace) -> More:
-    from tools.playback.frame_table import frames_path
     from tools.playback.lock import lock_path
+    from tools.playback.outcome import frames_path
 
     output = args.output
     if os.path.isdir(output):  # noqa: PTH112 - of any name, too long ones as well
@@ -152,7 +152,7 @@ def _demo(args: argparse.Namespace) -> More:
 
 def _run(args: argparse.Namespace) -> More:
     from modeld.service.config_sources import load_config
-    from tools.service.setting_options import settings_given
+    from tools.service.options import settings_given
 
     if args.config is not None:  # which is read here
         check_named("--config ", args.config, TOML)

@@ -13,8 +13,7 @@ from scheduler.device.spec import SPECS
 from scheduler.flags import Flags
 from tests.drivers.cases import CASES, Feed
 from tests.scheduler.support.programs import emitted
-from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.driving import build_policy, build_vision
 
 ROOT: Final = Path(__file__).parents[2]
 Manifest = Mapping[str, Any]

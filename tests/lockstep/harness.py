@@ -31,7 +31,7 @@ from modeld.daemon import PUBLICATIONS
 from modeld.monitoring import PUBLICATION
 from tests.lockstep.events import Events
 from tools.drives.drive import Drive, Message
-from tools.drives.event_bytes import write_stamp
+from tools.messages.event_bytes import write_stamp
 
 ROOT = Path(__file__).parents[2]
 STEP_NS = 20_000_000

@@ -30,8 +30,7 @@ from scheduler.device.spec import SPECS
 from scheduler.onnx_import import OnnxModel, from_proto
 from tests.conditions.proofs import network
 from tests.scheduler.onnx_import.onnx_models import parsed
-from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.driving import build_policy, build_vision
 
 ROWS = tuple(name for name, spec in SPECS.items() if spec.exact_steps)
 # Floats from all of the range, of both signs, NaN and infinities among them.

@@ -28,8 +28,7 @@ from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import STANDARD, make_trial
 from tools.commands.on_drives import demo
 from tools.drives.open_drive import DriveOptions, open_drive
-from tools.example_models.policy import PolicyConfig, build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.driving import PolicyConfig, VisionConfig, build_policy, build_vision
 from tools.lib.processes import Child, ProcessError
 from tools.messages.drive_log import OUTPUT_SERVICES
 

@@ -27,7 +27,7 @@ from tests.tools.conftest import Modeld
 from tools import cli
 from tools.commands.make_model import BENCHMARKS, MODELS
 from tools.example_models import BUILDERS, ExampleModel, build_example
-from tools.example_models.interface import policy_slices, t_idxs, vision_slices, x_idxs
+from tools.example_models.outputs import policy_slices, t_idxs, vision_slices, x_idxs
 
 # All of them are written; `tests/tools/example_models` has quick tests of single ones.
 pytestmark = pytest.mark.slow

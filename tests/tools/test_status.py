@@ -31,8 +31,14 @@ from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
 from tools.messages.message_values import to_plain
 from tools.regress.environment import describe_environment
-from tools.service.health_judge import problems_of, quantile_ms, stages_since
-from tools.service.health_text import Painter, duration_text, health_text
+from tools.service.health import (
+    Painter,
+    duration_text,
+    health_text,
+    problems_of,
+    quantile_ms,
+    stages_since,
+)
 from tools.service.running_models import comparison
 
 NS_PER_S = 1_000_000_000

@@ -19,8 +19,7 @@ from modeld.vehicle.calibration import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tools.errors import LabelsError, UsageError
 from tools.lib.given_text import GivenText
-from tools.messages.camera import project, stand_in_camera
-from tools.video.video_camera import VideoCamera, parse_video_camera
+from tools.messages.camera import VideoCamera, parse_video_camera, project, stand_in_camera
 
 # ----------------------------------------------------------------------------------------------
 # A level road as a calibrated camera sees it: pixels to metres, and curves to columns of rows.

@@ -26,7 +26,7 @@ from tools.closed_loop.cameras import device_cameras
 from tools.closed_loop.messages import DEVICE, STATE_SERVICES
 from tools.closed_loop.scenes import Scene
 from tools.closed_loop.trial import Trial
-from tools.drives.segment_files import VIDEO_NAMES
+from tools.drives.routes import VIDEO_NAMES
 from tools.errors import ToolError, UsageError
 from tools.lib.crew import IsStopped, Send, open_crew
 from tools.lib.progress_bar import Progress

@@ -32,7 +32,7 @@ from tools.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulati
 from tools.closed_loop.trial import Trial
 from tools.errors import ToolError
 from tools.lib.processes import Child, ProcessError
-from tools.playback.player.live_listener import MODEL_SERVICE, LiveLog
+from tools.playback.player.live_answers import MODEL_SERVICE, LiveLog
 
 # Loading, and building kernels where the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0

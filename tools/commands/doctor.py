@@ -41,7 +41,7 @@ from tools.checkup.report_text import Scrubber, report_plain, report_text
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.number_options import MOST_S, above
-from tools.service.bus_options import add_bus_arguments
+from tools.service.options import add_bus_arguments
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from runtime.quantities import size_text
 from tools.lib.json_output import print_json
 from tools.lib.model_options import lineage_text
 from tools.lib.table import format_table, printable
-from tools.service.bus_options import add_stack_arguments
+from tools.service.options import add_stack_arguments
 from tools.service.running_models import (
     Run,
     open_transport,

@@ -40,7 +40,7 @@ from tools.lib.json_output import print_json
 from tools.lib.number_options import MOST_S, above, whole
 from tools.messages.drive_log import OUTPUT_SERVICES
 from tools.messages.message_values import Selection
-from tools.service.bus_options import add_bus_arguments, open_bus
+from tools.service.options import add_bus_arguments, open_bus
 
 logger = logging.getLogger(__name__)
 

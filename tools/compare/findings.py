@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.behaviour.difference import BehaviourVerdict, Sides
-from tools.messages.drive_time import DriveTime
+from tools.messages.drive_log import DriveTime
 
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks

@@ -13,7 +13,7 @@ from tools.compare.layouts import Fields, PairLayout, pair_layout
 from tools.compare.numbers import Numbers
 from tools.compare.tally import Order, Tallies, Tally, shown
 from tools.compare.tolerances import Tolerances
-from tools.messages.wire import Span, Structure, span_of, structure_at
+from tools.messages.event_bytes import Span, Structure, span_of, structure_at
 
 # ----------------------------------------------------------------------------------------------
 # Bytes of messages without what is ignored, so that equal messages are seen without reading them.

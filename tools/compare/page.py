@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from cereal.errors import CerealError
 from cereal.log_reader import read_log
 from runtime.quantities import count_text
-from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import worst_frame
+from tools.behaviour.describe import TITLE, behaviour_part, worst_frame
 from tools.compare.findings import Comparison
 from tools.compare.page_parts import (
     COMPARE_STYLE,

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.behaviour.headline import gates_sentence, path_sentence
+from tools.behaviour.describe import gates_sentence, path_sentence
 from tools.compare.describe import FINDING_HEADER, KIND_TEXTS, finding_row, name_of, verdict
 from tools.compare.findings import Comparison, FieldSeries, FieldStatistics, Finding
 from tools.report.report_page import table_part

@@ -29,7 +29,7 @@ from tools.describe.dump_columns import Columns, column_name, write_npz
 from tools.errors import UsageError
 from tools.lib.help_text import nearest
 from tools.lib.json_output import json_text
-from tools.messages.drive_time import NS_PER_S, DriveTime, read_log_events
+from tools.messages.drive_log import NS_PER_S, DriveTime, read_log_events
 from tools.messages.message_values import (
     DataAs,
     Selection,
@@ -51,7 +51,7 @@ class Request:
 
     Attributes:
         services: their names; empty: all.
-        from_s: from this time of the drive on (`tools.messages.drive_time`).
+        from_s: from this time of the drive on (`tools.messages.drive_log`).
         to_s: up to and without this time.
     """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.quantities import count_text
 from tools.lib.table import Section
-from tools.messages.drive_time import DriveTime, read_log_events
+from tools.messages.drive_log import DriveTime, read_log_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return counts and rates per service; messages newer than the schema are only counted.
 
-    Spans are those of the drive's time, see `tools.messages.drive_time`.
+    Spans are those of the drive's time, see `tools.messages.drive_log`.
 
     Raises:
         LogError: the log cannot be read.

@@ -19,8 +19,8 @@ from tools.drives.drive import Drive
 from tools.errors import DriveError
 from tools.lib.named_file import what_is_at
 from tools.lib.number_options import MOST_HZ, MOST_PX, above
+from tools.messages.camera import VideoCamera, read_video_camera
 from tools.messages.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
-from tools.video.video_camera import VideoCamera, read_video_camera
 
 KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
 

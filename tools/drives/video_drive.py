@@ -27,11 +27,10 @@ from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
 from tools.lib.file_kind import NOUNS
 from tools.lib.named_file import what_is_at
-from tools.messages.camera import stand_in_camera
+from tools.messages.camera import VideoCamera, stand_in_camera
 from tools.messages.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
 from tools.messages.telemetry import Telemetry, constant_telemetry, read_telemetry
 from tools.video.video import Video, VideoFrame, VideoInfo
-from tools.video.video_camera import VideoCamera
 
 logger = logging.getLogger(__name__)
 

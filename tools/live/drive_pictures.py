@@ -23,8 +23,7 @@ from tools.drives.drive import Drive, DriveInfo
 from tools.drives.segment_drive import SegmentDrive
 from tools.drives.video_drive import VideoDrive
 from tools.errors import ToolError
-from tools.live.messages import Shown
-from tools.live.scene import ROAD, WIDE
+from tools.live.messages import ROAD, WIDE, Shown
 from tools.playback.threads import yield_to_others
 from tools.report.picture import encode_jpeg
 from tools.views.frames import planes

@@ -20,9 +20,8 @@ from tools.messages.drive_log import (
     summarize,
     with_measured_times,
 )
-from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.model import DRIVING, MONITORING
-from tools.playback.outcome import FrameTable
+from tools.playback.outcome import FrameTable, frames_path, load_frames
 from tools.playback.pictures import Pictures
 
 

@@ -24,7 +24,7 @@ from modeld.store.model_store import ModelStore, SelfTest
 from modeld.store.removal import version_at
 from modeld.store.selection import Selected
 from runtime.run.selftest import self_test as self_test_program
-from tools.service.health_judge import SERVICES, Health, HealthEar
+from tools.service.health import SERVICES, Health, HealthEar
 
 # A daemon says once a second how it is.
 LISTEN_S = 1.3

@@ -20,10 +20,8 @@ from torch import Tensor, nn
 
 from modeld.constants import T_IDXS
 from tools.lib.crew import Crew
-from tools.training.errors_on_samples import answers
-from tools.training.export.export import Trained
+from tools.training.checkpoint import Finished, load_finished
 from tools.training.figures import Figures, figures_of, judge
-from tools.training.finished import Finished, load_finished
 from tools.training.heads import (
     PLAN,
     POLICY_HEADS,
@@ -33,9 +31,10 @@ from tools.training.heads import (
     size_of,
 )
 from tools.training.losses import HIGHEST, LOWEST
-from tools.training.memory import keep_freed_memory
+from tools.training.machine import Turns, keep_freed_memory
+from tools.training.model_files import Trained
 from tools.training.networks.networks import Policy, Vision, arrays_of
-from tools.training.networks.rounded_networks import (
+from tools.training.networks.parts import (
     call_rounded,
     fold_norms,
     matrices_of,
@@ -43,14 +42,12 @@ from tools.training.networks.rounded_networks import (
     scale_of,
 )
 from tools.training.options import TrainingOptions
-from tools.training.policy_stage import draw, plan_scaling
+from tools.training.policy_stage import answers, draw, plan_scaling
 from tools.training.records import Records, TrainingProgress, Watch
-from tools.training.samples.drive_files import read_drives
+from tools.training.samples.drives import read_drives
 from tools.training.samples.histories import Histories, join
-from tools.training.samples.painting import PaintingPlan, fill, open_crew
-from tools.training.samples.replay import Replay, Sample, open_replay
+from tools.training.samples.replay import PaintingPlan, Replay, Sample, fill, open_crew, open_replay
 from tools.training.samples.situations import Situations
-from tools.training.samples.turns import Turns
 from tools.training.training import held_out
 from tools.training.vision_stage import CLIP, disturbed, learning_rate, mirror_some
 

@@ -15,22 +15,25 @@ import torch
 
 from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
-from tools.training.commanding import CommandLoss
-from tools.training.errors_on_samples import answers, command_errors
-from tools.training.export.export import Trained, Written, build_models
 from tools.training.figures import Figures, judge
-from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.memory import keep_freed_memory
+from tools.training.heads import VISION_TARGETS, Scaling, size_of
+from tools.training.machine import keep_freed_memory
+from tools.training.model_files import Trained, Written, build_models
 from tools.training.networks.networks import Policy, Vision, arrays_of
-from tools.training.networks.scaling import Scaling
 from tools.training.options import ROUNDS, TrainingOptions, recipe_of
-from tools.training.policy_stage import Reporter, begin_policy, learn, plan_scaling
+from tools.training.policy_stage import (
+    Reporter,
+    answers,
+    begin_policy,
+    command_errors,
+    learn,
+    plan_scaling,
+)
 from tools.training.records import Records, TrainingProgress
-from tools.training.samples.drive_files import DRIVES, read_drives, write_drive
+from tools.training.samples.drives import DRIVES, read_drives, write_drive
 from tools.training.samples.driving import DrivesPlan, drive_on, save_student
-from tools.training.samples.histories import join
-from tools.training.samples.painting import PaintingPlan, fill, open_crew
-from tools.training.samples.replay import Sample, open_replay
+from tools.training.samples.histories import CommandLoss, join
+from tools.training.samples.replay import PaintingPlan, Sample, fill, open_crew, open_replay
 from tools.training.samples.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 

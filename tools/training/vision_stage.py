@@ -13,19 +13,16 @@ import torch
 from torch import Tensor
 
 from tools.lib.crew import Crew
-from tools.training.heads import VISION_TARGETS
-from tools.training.losses import total_loss
+from tools.training.heads import VISION_TARGETS, Scaling, measure, mirror_images, mirror_target
+from tools.training.losses import hint_loss, total_loss
+from tools.training.machine import Turns
 from tools.training.networks import optimizers
 from tools.training.networks.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
-from tools.training.networks.hints import hint_loss
 from tools.training.networks.networks import Vision, fast_dtype
 from tools.training.networks.optimizers import Average
-from tools.training.networks.scaling import Scaling, measure
 from tools.training.options import TrainingOptions
 from tools.training.records import RESUME, Records, Watch
-from tools.training.samples.mirror import mirror_images, mirror_target
 from tools.training.samples.replay import Batch, Replay
-from tools.training.samples.turns import Turns
 
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768

@@ -3,7 +3,7 @@
 Streams: memory is one message and one chunk. `publish_time` is the Event's `logMonoTime`. So is
 `log_time`, by which viewers order, but for initData, which carries the start of the route and
 stands where the log has it, and for what follows another start of the machine, where time goes on
-(`tools.messages.drive_time`).
+(`tools.messages.drive_log`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from modeld.vehicle.calibration import Camera
 from runtime.quantities import count_text
 from tools.drives.drive import Drive
 from tools.errors import DriveError, UsageError
-from tools.messages.drive_time import NS_PER_S, DriveTime, read_log_events
+from tools.messages.drive_log import NS_PER_S, DriveTime, read_log_events
 from tools.messages.message_values import message_to_plain
 from tools.playback.pictures import main_camera
 from tools.report.picture import encode_jpeg, jpeg_size

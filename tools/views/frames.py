@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from cereal.frames import Frame
 from tools.drives.drive import Drive, Moment
-from tools.playback.prefetch import prefetch
 from tools.playback.session import DAEMON_STREAMS
+from tools.playback.threads import prefetch
 
 
 class FrameFollower:

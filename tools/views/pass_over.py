@@ -12,8 +12,8 @@ from cereal.frames import Frame
 from cereal.schema import DAMAGED, member_name
 from tools.drives.drive import Drive
 from tools.errors import DriveError
-from tools.messages.drive_time import read_log_events
-from tools.playback.frame_table import frames_path, load_frames
+from tools.messages.drive_log import read_log_events
+from tools.playback.outcome import frames_path, load_frames
 from tools.views.answer import Answer, AnswerReader
 from tools.views.frames import followed
 from tools.views.overlay import FrameFacts

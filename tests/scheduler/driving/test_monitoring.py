@@ -24,7 +24,7 @@ from tests.reference_loop.warps import Picture, driver_view
 from tests.scheduler.driving.conftest import Refusals, refusal
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.support.built import interface_models
-from tools.example_models.interface import model_metadata
+from tools.example_models.outputs import model_metadata
 
 REVISIONS = load_monitoring()
 OLD, NEW = "dmonitoring-2025", "dmonitoring-2026"

@@ -15,8 +15,7 @@ from scheduler.flags import Flags
 from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.closed_loop.cameras import device_cameras
-from tools.example_models.policy import PolicyConfig, build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.driving import PolicyConfig, VisionConfig, build_policy, build_vision
 from tools.playback.model import LoadedModel, load_model
 from tools.world.body import Body
 from tools.world.painting.sky import Picture

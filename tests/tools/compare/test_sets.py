@@ -15,9 +15,8 @@ from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.page import Page
 from tools.lib.json_output import json_text
-from tools.playback.frame_table import frames_path, save_frames
-from tools.playback.outcome import FrameTable
-from tools.playback.provenance import provenance_path
+from tools.playback.batch import provenance_path
+from tools.playback.outcome import FrameTable, frames_path, save_frames
 from tools.regress.tell.whole import costs_of
 from tools.report.history import read_history
 

@@ -6,14 +6,14 @@ import pytest
 
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import expand
-from tools.drives.route_names import (
+from tools.drives.routes import (
     RouteName,
     Selection,
+    find_route,
     from_address,
     parse_route,
     split_selection,
 )
-from tools.drives.segment_files import find_route
 from tools.errors import DriveError
 
 DONGLE, OLD, NEW = "a2a0ccea32023010", "2023-07-27--13-01-19", "000001d4--2648a9a404"

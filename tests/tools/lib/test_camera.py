@@ -12,8 +12,7 @@ from modeld.vehicle.calibration import Camera
 from tests.tools.conftest import MakeVideo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
-from tools.messages.camera import project, stand_in_camera
-from tools.video.video_camera import VideoCamera, read_video_camera
+from tools.messages.camera import VideoCamera, project, read_video_camera, stand_in_camera
 
 CAMERA = Camera(1000, 600, 500.0)
 TOML = "[camera]\nfocal_px = 900\npitch_deg = -2.5\nheight_m = 1.4\n"

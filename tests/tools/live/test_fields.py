@@ -29,10 +29,8 @@ from tools.live.fields import (
     schema_notes,
     unit_of,
 )
-from tools.live.layout import LayoutError, load_layout, parse_layout
-from tools.live.messages import Json
-from tools.live.scene import CameraTable
-from tools.live.viewers import LiveSource, Viewer
+from tools.live.messages import CameraTable, Json
+from tools.live.viewers import LayoutError, LiveSource, Viewer, load_layout, parse_layout
 from tools.messages.message_values import fields_of
 
 

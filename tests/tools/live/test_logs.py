@@ -43,9 +43,8 @@ from tools.live.drive_pictures import (
 from tools.live.fields import parse_field
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import LogSource
-from tools.live.messages import Shown
+from tools.live.messages import CameraTable, Shown
 from tools.live.newest import COLUMNS, HEALTH, describe_health
-from tools.live.scene import CameraTable
 from tools.live.serve import ServeOptions, log_session
 from tools.live.viewers import Source, Viewer
 

@@ -19,9 +19,8 @@ from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpac
 from tests.tools.messages import damaged
 from tools.errors import UsageError
 from tools.live.bus_feed import LiveOptions, Seen
-from tools.live.messages import Moment, Shown, pack
+from tools.live.messages import CameraTable, Moment, Shown, describe_answer, pack, project_answer
 from tools.live.newest import COLUMNS, Newest, Row, Surroundings, describe_health
-from tools.live.scene import CameraTable, describe_answer, project_answer
 from tools.live.server import Address, _may_ask, _name_of, _page_files, open_socket, url_of
 from tools.live.viewers import LiveSource, Viewer
 

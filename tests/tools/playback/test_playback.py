@@ -25,9 +25,8 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.messages.drive_log import OUTPUT_SERVICES
-from tools.playback.frame_table import frames_path, load_frames, save_frames
 from tools.playback.model import LoadedModel, load_model
-from tools.playback.outcome import Outcome
+from tools.playback.outcome import Outcome, frames_path, load_frames, save_frames
 from tools.playback.run_drive import PlaybackOptions, play, run_drive
 from tools.playback.session import PROCESSING_NS, PlaybackSession, PlaybackSource, car_of
 

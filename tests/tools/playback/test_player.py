@@ -29,8 +29,8 @@ from tests.tools.playback.tape import CLOCK_NS, Tape, make, play
 from tools.drives.drive import Message
 from tools.errors import DriveError
 from tools.messages.drive_messages import READOUT_NS
+from tools.playback.player.command_line import play_report, spread
 from tools.playback.player.player import NS_PER_S, Player
-from tools.playback.player.report import play_report, spread
 from tools.playback.player.stamps import Timeline
 
 MS = 1_000_000

@@ -29,7 +29,7 @@ from tools.commands import run
 from tools.commands.on_drives import play
 from tools.messages.drive_messages import Mounting
 from tools.playback.player.daemon import cameras_of, daemon_commands, with_car
-from tools.service.setting_options import settings_given
+from tools.service.options import settings_given
 
 STATED = DeviceCameras(Camera(192, 128, 150.0), None)
 

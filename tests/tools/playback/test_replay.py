@@ -19,7 +19,7 @@ from tests.tools.page import Page
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.messages.drive_log import OUTPUT_SERVICES, summarize
 from tools.messages.drive_messages import DRIVE_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.playback.session import PlaybackSession
 
 pytestmark = pytest.mark.opencl

@@ -23,7 +23,7 @@ from tests.tools.driver_drive import (
 from tests.tools.small_monitoring import WIDTH
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.messages.drive_log import MONITORING_SERVICE, OUTPUT_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.playback.session import PROCESSING_NS
 
 pytestmark = pytest.mark.opencl

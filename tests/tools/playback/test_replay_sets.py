@@ -21,11 +21,10 @@ from tests.tools.page import Page
 from tests.tools.playback.test_replay import interrupt
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.errors import UsageError
-from tools.playback.batch import file_name
-from tools.playback.frame_table import frames_path
+from tools.playback.batch import file_name, provenance_path
 from tools.playback.lock import lock_path, output_lock
+from tools.playback.outcome import frames_path
 from tools.playback.pictures import load_pictures, pictures_path, save_pictures
-from tools.playback.provenance import provenance_path
 
 pytestmark = pytest.mark.opencl
 

@@ -14,8 +14,8 @@ from tests.tools.playback.synthetic_drive import SyntheticDrive, brightness
 from tests.tools.waiting import wait_until
 from tools.drives.drive import KEPT_MOMENTS, Moment
 from tools.errors import DriveError
-from tools.playback.prefetch import DEPTH, prefetch
 from tools.playback.run_drive import LogThread
+from tools.playback.threads import DEPTH, prefetch
 
 
 def left() -> list[threading.Thread]:
@@ -94,7 +94,7 @@ def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it(count: int
 INTERRUPTED = """
 import itertools, random, signal, sys, threading
 from tools.drives.drive import Moment
-from tools.playback.prefetch import prefetch
+from tools.playback.threads import prefetch
 from tools.playback.run_drive import LogThread
 
 class Drive:

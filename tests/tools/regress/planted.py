@@ -23,8 +23,7 @@ from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from tests.support.built import built
 from tools.cli import main
-from tools.example_models.policy import PolicyConfig, build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.driving import PolicyConfig, VisionConfig, build_policy, build_vision
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 from tools.regress.pool import OnResult, WorkDirectory
 

@@ -16,7 +16,16 @@ from tests.tools.training.straight_road import (
     straight,
     with_lead,
 )
-from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles, size_of
+from tools.training.heads import (
+    PLAN,
+    VISION_HEADS,
+    VISION_TARGETS,
+    Singles,
+    mirror_desires,
+    mirror_images,
+    mirror_target,
+    size_of,
+)
 from tools.training.networks import cells, sweep
 from tools.training.networks.cells import (
     CELL_PX,
@@ -26,7 +35,6 @@ from tools.training.networks.cells import (
     lead_readings,
     line_columns,
 )
-from tools.training.samples.mirror import mirror_desires, mirror_images, mirror_target
 from tools.world.view import MED_LENS, WIDE_LENS, Lens
 
 

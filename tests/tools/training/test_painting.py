@@ -16,9 +16,17 @@ import pytest
 
 from tools.errors import TrainingError
 from tools.lib.crew import IsStopped, Send
-from tools.training.samples.painting import PaintingPlan, fill, open_crew
-from tools.training.samples.replay import IMAGES_SHAPE, Replay, ReplayPlan, Sample, open_replay
-from tools.training.samples.turns import MOST_USES, TURN_STEPS, Turns
+from tools.training.machine import MOST_USES, TURN_STEPS, Turns
+from tools.training.samples.replay import (
+    IMAGES_SHAPE,
+    PaintingPlan,
+    Replay,
+    ReplayPlan,
+    Sample,
+    fill,
+    open_crew,
+    open_replay,
+)
 
 # Until something must have happened that takes no time by itself; as long as one that waits is
 # watched.

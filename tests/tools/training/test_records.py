@@ -15,19 +15,18 @@ import pytest
 
 from tests.tools.page import Page
 from tools.errors import TrainingError
-from tools.training.export.card import write_card
-from tools.training.export.export import (
+from tools.training.figures import Figures
+from tools.training.model_files import (
     MOST_BYTES,
     MOST_PARAMETERS,
     POLICY_FILE,
     VISION_FILE,
     Written,
+    write_card,
 )
-from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
 from tools.training.records import Records, Watch
-from tools.training.samples.drive_files import DRIVES, read_drives, write_drive
-from tools.training.samples.drives import DriveRecord
+from tools.training.samples.drives import DRIVES, DriveRecord, read_drives, write_drive
 
 MODELS = Path(__file__).parents[3] / "tools/models"
 

@@ -26,7 +26,7 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import open_drive
 from tools.errors import DriveError
 from tools.messages.camera import project
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.views import canvas
 from tools.views.answer import AnswerReader
 from tools.views.canvas import Canvas, text_size

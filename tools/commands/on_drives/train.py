@@ -128,8 +128,7 @@ def run(args: argparse.Namespace) -> int:
         return _eight_bits(args)
     options = _options_of(args, goes_on=args.resume)
     # torch takes seconds to load; what is wrong with the options is said before.
-    from tools.training.export.card import write_card
-    from tools.training.export.export import write_models
+    from tools.training.model_files import write_card, write_models
     from tools.training.training import Training
 
     outcome = Training(options, resume=args.resume, show=args.verbosity >= 0).run()
@@ -194,9 +193,8 @@ def _eight_bits(args: argparse.Namespace) -> int:
         )
     options = _options_of(args, goes_on=True)
     from tools.training.distillation import FOLDER, distil
-    from tools.training.export.card import write_card
-    from tools.training.export.export import write_models
-    from tools.training.export.onnx_weights import EightBitGraph
+    from tools.training.model_files import write_card, write_models
+    from tools.training.onnx_graphs import EightBitGraph
 
     found = distil(options, minutes, show=args.verbosity >= 0)
     last = list(found.apart)[-1]

@@ -19,7 +19,7 @@ from modeld.vehicle.calibration import DeviceCameras, find_readouts
 from modeld.vehicle.inputs import DEMO_CAR
 from tools.drives.drive import DriveInfo
 from tools.messages.drive_messages import START_NS
-from tools.service.bus_options import addresses_of
+from tools.service.options import addresses_of
 
 MODEL: Final = "driving.pkl"
 MONITORING: Final = "dmonitoring.pkl"

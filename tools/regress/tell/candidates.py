@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from runtime.quantities import count_text
-from tools.behaviour.describe import number
+from tools.behaviour.describe import AFTER, PATH, SUMMARY, length_text, number, value_text
 from tools.behaviour.difference import Row, Sides, Spread
 from tools.behaviour.drive_result import TELLING, chosen_figures, read_result
 from tools.behaviour.gates import Gates
-from tools.behaviour.headline import AFTER, PATH, SUMMARY, length_text, value_text
 from tools.behaviour.quantities import true_behaviour
 from tools.errors import CompareError
 from tools.lib.table import format_table, printable

@@ -14,8 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from runtime.quantities import count_text, size_text
-from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
+from tools.behaviour.describe import (
+    TITLE,
+    behaviour_part,
+    gates_sentence,
+    length_text,
+    path_sentence,
+    worst_path,
+)
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
 from tools.regress.environment import differing

@@ -18,7 +18,7 @@ from cereal.schema import read_event
 from modeld.errors import ModeldError
 from modeld.vehicle.calibration import Camera, find_cameras
 from runtime.files.whole_file import whole_file
-from tools.behaviour.headline import worst_frame
+from tools.behaviour.describe import worst_frame
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import ToolError, UsageError

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from runtime.quantities import count_text
-from tools.behaviour.describe import number
+from tools.behaviour.describe import SUMMARY_HEADER, number, summary_rows
 from tools.behaviour.difference import (
     Row,
     Sides,
@@ -24,7 +24,6 @@ from tools.behaviour.difference import (
     worst_of_pool,
 )
 from tools.behaviour.gates import Gates, GateVerdict, judge
-from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.lib.table import format_table
 from tools.report.report_page import folded, table_part
 

@@ -8,8 +8,11 @@ there are lanes, the driver is asked to change them.
 
 from __future__ import annotations
 
+import io
 import math
-from dataclasses import dataclass
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +28,19 @@ from modeld.constants import (
 )
 from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan, smooth
 from modeld.vehicle.desire import Desire
-from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
+from runtime.files.whole_file import whole_file
+from tools.errors import TrainingError
+from tools.lib.npz import write_npz
+from tools.training.heads import POLICY_HEADS, ROW_S, Bytes, Singles, target_of
 from tools.training.options import Seeds
-from tools.training.samples.mirror import Bytes
-from tools.training.samples.situations import moved
-from tools.training.samples.views import Eyes, as_pair, random_cameras, slowed_mps, training_world
+from tools.training.samples.situations import (
+    Eyes,
+    as_pair,
+    moved,
+    random_cameras,
+    slowed_mps,
+    training_world,
+)
 from tools.world.car import Car
 from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
@@ -316,3 +327,44 @@ def later_plan(plan: Singles, elapsed_s: float) -> Singles:
     found[:, yaw] = np.interp(times, T_IDXS, plan[:, yaw])
     found[:, yaw] -= np.interp(elapsed_s, T_IDXS, plan[:, yaw])
     return found
+
+
+# --- Keeps the drives of a training in its directory, one file for each -----------------------
+
+DRIVES = "drives"
+
+
+def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
+    """Write a drive into the training's folder of drives, which exists."""
+    data = io.BytesIO()
+    write_npz(data, asdict(record))
+    with whole_file(_path(directory, number)) as file:
+        file.write(data.getbuffer())
+
+
+def read_drives(directory: Path, first: int, end: int) -> list[DriveRecord]:
+    """Return drives of a training, in order.
+
+    `end` is at most the number of drives that the training's checkpoint knows of.
+
+    Raises:
+        TrainingError: one is missing or damaged.
+    """
+    drives = []
+    for number in range(first, end):
+        path = _path(directory, number)
+        try:
+            with path.open("rb") as file, np.load(file) as content:
+                arrays = {name: content[name] for name in content.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise TrainingError(
+                f"{path}: expected drive {number} of {end}, found none that can be read "
+                f"({type(error).__name__}); train again"
+            ) from None
+        arrays["is_student"] = bool(arrays["is_student"])
+        drives.append(DriveRecord(**arrays))
+    return drives
+
+
+def _path(directory: Path, number: int) -> Path:
+    return directory / DRIVES / f"{number:06}.npz"

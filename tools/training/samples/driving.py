@@ -12,12 +12,19 @@ import torch
 from torch import Tensor
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_TARGETS, Singles
+from tools.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    VISION_TARGETS,
+    Scaling,
+    Singles,
+    mirror_images,
+    part_of,
+)
 from tools.training.networks.networks import Policy, Vision, as_input, fast_dtype, folded
-from tools.training.networks.scaling import Scaling, part_of
 from tools.training.options import Seeds
 from tools.training.samples.drives import CONVENTION, Drive
-from tools.training.samples.mirror import mirror_images
 
 # Drives that one process has under way at once: networks are faster on several.
 ABREAST = 6

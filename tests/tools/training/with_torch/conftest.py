@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tools.training.export.export import Trained
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, VISION_TARGETS, size_of
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, VISION_TARGETS, Scaling, size_of
+from tools.training.model_files import Trained
 from tools.training.networks.networks import Policy, Vision, arrays_of
-from tools.training.networks.scaling import Scaling
 
 Networks = tuple[Vision, Policy, Scaling]
 

@@ -18,8 +18,7 @@ import torch
 
 from tests.tools.conftest import Modeld
 from tools.training import checkpoint, vision_stage
-from tools.training.heads import VISION_TARGETS, places_in_target, size_of
-from tools.training.networks.scaling import measure
+from tools.training.heads import VISION_TARGETS, measure, places_in_target, size_of
 from tools.training.networks.sweep import HEIGHT_M
 from tools.training.options import TrainingOptions
 from tools.training.samples.replay import Batch

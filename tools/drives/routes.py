@@ -1,11 +1,11 @@
-"""Finds the files of openpilot's segments on disk, in the layouts in which people keep them.
+"""Names of openpilot's routes and segments, as people write them; pure text, no files.
 
 ::
 
-    <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
-    <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
-    <root>/<dongle>/<log id>--N/rlog.zst      <root>/<log id>/N/rlog.zst
-    <root>/<dongle>_<log id>--N--rlog.zst     any of these with _ in place of |
+    [root/][dongle | _ or /]log id[--N or /N or /a:b[:c]][/selector]
+    https://connect.comma.ai/dongle/log id[/from s/to s][/selector]
+
+A log id has 20 characters: ``2023-07-27--13-01-19`` until 2024, ``000001d4--2648a9a404`` since.
 """
 
 from __future__ import annotations
@@ -16,8 +16,159 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tools.drives.route_names import DONGLE, LOG_ID, RouteName
 from tools.errors import DriveError
+
+DONGLE: Final = r"[0-9a-z]{16}"
+LOG_ID: Final = r"[0-9]{4}(?:-[0-9]{2}){2}-(?:-[0-9]{2}){3}|[0-9a-f]{8}--[0-9a-z]{10}"
+# A week of driving: no route is longer, and a list of that many numbers is small.
+MAX_SEGMENTS: Final = 10_000
+_TAIL: Final = re.compile(
+    r"(?P<base>.*?)"
+    r"(?:(?:--|/)(?P<selection>-?[0-9]+|-?[0-9]*:-?[0-9]*(?::-?[0-9]*)?))?"
+    r"(?:/(?P<selector>[rqai]))?/*"
+)
+_ROUTE: Final = re.compile(
+    rf"(?:(?P<root>.*?)/)??(?:(?P<dongle>{DONGLE})[|_/])?(?P<log_id>{LOG_ID})"
+)
+_SELECTOR: Final = re.compile(r"(?P<base>.+?)/+(?P<selector>[rqai])/*")
+_ADDRESS: Final = re.compile(r"(?:https?://)?connect\.comma\.ai(?:/(?P<path>[^?#]*))?(?:[?#].*)?")
+_ROUTE_OF_ADDRESS: Final = re.compile(
+    rf"(?P<dongle>{DONGLE})/(?P<log_id>{LOG_ID})(?:/(?P<begin>\d+)/(?P<end>\d+))?(?P<rest>(?:/.+)?)"
+)
+_SEGMENT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which segments of a route, and which of its logs."""
+
+    # ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
+    text: str | None = None
+    # ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there is one.
+    selector: str = "r"
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name of a route to name the selected log."""
+        return "" if self.selector == "r" else f"/{self.selector}"
+
+    def numbers(self, count: int) -> list[int]:
+        """Return the segments that are meant, of a route that has numbers up to ``count - 1``.
+
+        A stated end may lie beyond: then the numbers do, too, and are missed by name.
+
+        Raises:
+            DriveError: it selects nothing; the caller says of what.
+        """
+        if self.text is None:
+            return list(range(count))
+        parts = [int(part) if part else None for part in self.text.split(":")]
+        if any(part is not None and abs(part) > MAX_SEGMENTS for part in parts):
+            raise DriveError(f"expected segments up to {MAX_SEGMENTS}, found {self.text}")
+        from_end = [part + count if part is not None and part < 0 else part for part in parts]
+        start, stop = (*from_end[:2], None)[:2]
+        if len(parts) == 1:
+            numbers = [start or 0]
+        else:
+            step = parts[2] if len(parts) == 3 and parts[2] is not None else 1
+            if step == 0:
+                raise DriveError(f"expected a step other than 0, found {self.text}")
+            first, end = (0, count) if step > 0 else (count - 1, -1)
+            numbers = list(
+                range(first if start is None else start, end if stop is None else stop, step)
+            )
+        if not numbers or min(numbers) < 0:
+            raise DriveError(
+                f"expected segments of 0 to {count - 1}, found {self.text}, which selects none; "
+                "correct the range"
+            )
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RouteName:
+    """A route by name."""
+
+    root: str | None  # directory written before the name; None: where routes lie is not said
+    dongle: str | None  # 16 characters of the device; None where the name has none
+    log_id: str  # 20 characters
+
+    @property
+    def text(self) -> str:
+        """The canonical name, without the root."""
+        return f"{self.dongle}|{self.log_id}" if self.dongle else self.log_id
+
+
+def from_address(text: str) -> str:
+    """Return the name of the route that a pasted address leads to; other texts as they are.
+
+    Raises:
+        DriveError: the address is not that of a route.
+    """
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
+        return text
+    match = _ROUTE_OF_ADDRESS.fullmatch((address["path"] or "").strip("/"))
+    if match is None:
+        raise DriveError(
+            f"{text}: expected the address of a route, such as https://connect.comma.ai/"
+            "a2a0ccea32023010/000001d4--2648a9a404, found another one; open the route and copy "
+            "its address"
+        )
+    name = f"{match['dongle']}|{match['log_id']}"
+    if match["begin"] is not None:
+        first = int(match["begin"]) // _SEGMENT_S
+        name += f"/{first}:{max(first + 1, -(-int(match['end']) // _SEGMENT_S))}"
+    return name + match["rest"]
+
+
+def readings(text: str) -> list[tuple[str, Selection]]:
+    """Return what a text may mean: less and less of it is the name, and more of it a selection.
+
+    A directory's own name may end as a selection does, in ``--0``.
+    """
+    found = [(text, Selection())]
+    match = _SELECTOR.fullmatch(text)
+    if match is not None:
+        found.append((match["base"], Selection(selector=match["selector"])))
+    return [*found, split_selection(text)]
+
+
+def split_selection(text: str) -> tuple[str, Selection]:
+    """Return what precedes the segments and the selector at the end of a text, and those.
+
+    ``X/2:5/q`` is ``X`` and ``2:5`` of the small logs; slashes at the end mean nothing.
+    """
+    # A log id ends in "--" and ten characters that may all be digits: it is no segment.
+    whole = _ROUTE.fullmatch(text.rstrip("/"))
+    if whole is not None:
+        return text.rstrip("/"), Selection()
+    match = _TAIL.fullmatch(text)
+    if match is None:
+        return text, Selection()
+    selection, base = match["selection"], match["base"]
+    if selection is not None and _ROUTE.fullmatch(f"{base}--{selection}"):
+        base, selection = f"{base}--{selection}", None
+    return base, Selection(selection, match["selector"] or "r")
+
+
+def parse_route(text: str) -> RouteName | None:
+    """Return the route that a text without segments names; None if it names none."""
+    match = _ROUTE.fullmatch(text)
+    if match is None:
+        return None
+    root = match["root"]
+    return RouteName("/" if root == "" else root, match["dongle"], match["log_id"])
+
+
+# --- Finds the files of openpilot's segments on disk, in the layouts in which people keep them
+#
+# ::
+#
+#     <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
+#     <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
+#     <root>/<dongle>/<log id>--N/rlog.zst      <root>/<log id>/N/rlog.zst
+#     <root>/<dongle>_<log id>--N--rlog.zst     any of these with _ in place of |
 
 RLOG_NAMES: Final = ("rlog.zst", "rlog.bz2", "rlog")
 QLOG_NAMES: Final = ("qlog.zst", "qlog.bz2", "qlog")
@@ -33,7 +184,7 @@ _SEGMENT: Final = re.compile(
     rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>[0-9]{{1,4}})"
     rf"(?:--(?P<file>{'|'.join(map(re.escape, FILE_NAMES))}))?"
 )
-_ROUTE: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
+_ROUTE_segment_files: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 
@@ -49,7 +200,7 @@ class SegmentFiles:
     def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
 
-        `selector`: see `tools.drives.route_names.Selection`. `is_small`: of a drive that has its
+        `selector`: see `tools.drives.routes.Selection`. `is_small`: of a drive that has its
         small pictures only, any log will do.
 
         Raises:
@@ -154,7 +305,7 @@ def missing_numbers(segments: Sequence[SegmentFiles], wanted: Sequence[int]) -> 
 
 def holds_route(root: Path, name: RouteName) -> bool:
     """Tell whether something of the name lies there, of whatever kind."""
-    return any(_ROUTE.fullmatch(place.name) for place in _places(root, name))
+    return any(_ROUTE_segment_files.fullmatch(place.name) for place in _places(root, name))
 
 
 def _places(root: Path, name: RouteName) -> list[Path]:
@@ -175,7 +326,7 @@ def _places(root: Path, name: RouteName) -> list[Path]:
 
 
 def _is_route(path: Path, name: RouteName) -> bool:
-    match = _ROUTE.fullmatch(path.name)
+    match = _ROUTE_segment_files.fullmatch(path.name)
     if match is None or match["log_id"] != name.log_id:
         return False
     return not (name.dongle and match["dongle"] and match["dongle"] != name.dongle)
@@ -232,7 +383,7 @@ def _segment_of_file(path: Path) -> SegmentFiles | None:
 def _route_of(directory: Path) -> str:
     """Return the route that a directory of numbered segments belongs to, by its name."""
     absolute = directory.absolute()
-    match = _ROUTE.fullmatch(absolute.name)
+    match = _ROUTE_segment_files.fullmatch(absolute.name)
     if match is None:
         return ""
     return _joined(match["dongle"] or _dongle_of(absolute.parent), match["log_id"])

@@ -6,7 +6,8 @@ nothing that an exporter makes up. `vision.onnx` and `policy.onnx` together are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +17,9 @@ import onnx
 from runtime.files.whole_file import whole_file
 from tools.errors import TrainingError
 from tools.example_models.graph import Value
-from tools.example_models.interface import (
-    POLICY_PAD,
-    model_metadata,
-    policy_slices,
-    vision_slices,
-)
-from tools.training.export.onnx_trunk import Weights, linear, trunk
-from tools.training.export.onnx_weights import Layer, WeightedGraph
+from tools.example_models.outputs import POLICY_PAD, model_metadata, policy_slices, vision_slices
+from tools.lib.json_output import json_text
+from tools.training.figures import SITUATIONS, Figures
 from tools.training.heads import (
     DESIRE_STATE,
     HIDDEN_WIDTH,
@@ -32,9 +28,14 @@ from tools.training.heads import (
     VISION_HEADS,
     VISION_TARGETS,
     Head,
+    Scaling,
+    fold,
+    part_of,
 )
 from tools.training.networks.architecture import HEAD_GROUPS, MIDDLE, SPREAD, VIEW_SHAPE
-from tools.training.networks.scaling import Scaling, fold, part_of
+from tools.training.onnx_graphs import Layer, WeightedGraph, Weights, linear, trunk
+from tools.training.options import TrainingOptions
+from tools.training.samples.situations import HEIGHTS_M, SHARP_SHARE
 
 _PRODUCER = "modeld-train"
 VISION_FILE, POLICY_FILE = "vision.onnx", "policy.onnx"
@@ -210,3 +211,88 @@ def _finish(
     model = g.finish({"outputs": outputs}, model_metadata(f"{_PRODUCER}/{name}", slices))
     model.producer_name = _PRODUCER
     return model
+
+
+# ----------------------------------------------------------------------------------------------
+# The card of a trained model: what it is, what it has seen, how well it does, what it cannot do.
+#
+# Its figures are also written for programs: a later training compares with them.
+
+NAME = "README.md"
+FIGURES_NAME = "figures.json"
+_CANNOT = f"""\
+## What it cannot do
+
+- It must not drive a car. It exists to test this software with a model that sees.
+- It has seen no real picture, and real roads resemble rendered ones in geometry only.
+- It was taught to follow lanes, slow for curves, keep its distance, stop behind cars, and change
+  lanes when asked ([how well](../../docs/closed-loop.md#a-trained-model)). It knows no junctions,
+  roundabouts, traffic lights, signs, pedestrians, bicycles, road works, tunnels or snow.
+- It has no map and no speed limit. It drives as fast as similar roads were driven in training.
+- It has never seen lanes wider than 3.9 m or narrower than 2.7 m, curves tighter than those of its
+  worlds, or cameras lower than {HEIGHTS_M[0]} m or higher than {HEIGHTS_M[1]} m.
+"""
+
+
+def write_card(
+    directory: Path,
+    options: TrainingOptions,
+    written: Written,
+    figures: Mapping[str, Figures],
+    facts: Mapping[str, str],
+    command: str | None = None,
+) -> None:
+    """Write the card next to the models, and the figures in `FIGURES_NAME`.
+
+    `figures` are errors by class of scenery, `all` first; `facts` are more rows of the first table.
+    `command` made the models, if it was not that of the options.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    rows = {
+        "interface": "`split-2025`: `vision.onnx`, `policy.onnx`",
+        "size": (
+            f"{written.parameters / 1e6:.2f} M parameters, {written.flop / 1e9:.2f} GFLOP a frame, "
+            f"{written.bytes / 1e6:.1f} MB ({written.stored})"
+        ),
+        "trained on": f"rendered worlds of seeds {options.worlds}, half of them mirrored; "
+        f"{SHARP_SHARE:.0%} have roads with sharper curves",
+        "judged on": f"rendered worlds of seeds from {options.held_out.first} on, never trained on",
+        "seed": str(options.seed),
+        **facts,
+    }
+    command = command or f"modeld train --minutes {options.minutes:g} --seed {options.seed}"
+    text = (
+        "# The driving model\n\n"
+        "Trained from scratch in the simulated world of this repository by "
+        f"`{command}` ([training](../../docs/training.md)).\n\n"
+        f"{_table(('', ''), rows.items())}\n"
+        "## How well it does\n\n"
+        "Mean absolute errors of the vision on single moments of held-out worlds. Nearly half are "
+        "up to 1.5 m and 4 degrees off the lane's centre, with the expert's way back as the path. "
+        f"{SITUATIONS}\n\n"
+        f"{_figures_table(figures)}\n"
+        f"{_CANNOT}"
+    )
+    held_out = {kind: one.as_json() for kind, one in figures.items()}
+    found = {"minutes": options.minutes, "seed": options.seed, "held_out": held_out}
+    for name, content in ((NAME, text), (FIGURES_NAME, json_text(found, 1) + "\n")):
+        with whole_file(directory / name) as file:
+            file.write(content.encode())
+
+
+def _figures_table(figures: Mapping[str, Figures]) -> str:
+    names = list(figures["all"].rows())
+    head = ("", *(f"{kind} ({f.samples})" for kind, f in figures.items()))
+    rows = [(name, *(_text(f.rows()[name]) for f in figures.values())) for name in names]
+    return _table(head, rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f}"
