@@ -1,4 +1,9 @@
-"""Describes the effect of a change on the drive: lines for people, a section of a page."""
+"""Describes the effect of a change on the drive, for people.
+
+A sentence and a few rows stand at the head of a page that is linked from a review: no exponents,
+and millimetres where metres would begin with zeros. All quantities follow, as lines or as a section
+of a page.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,7 @@ from tools.behaviour.quantities import QUANTITIES
 from tools.lib.table import format_table
 from tools.report.report_page import folded, table_part
 
-# --- Summarises the effect of a change on the drive in one sentence and a few rows ------------
-#
-# For the head of a page that is linked from a review: no exponents, and millimetres where metres
-# would begin with zeros.
-
+TITLE: Final = "What it does to the drive"
 # What a driver feels first, and when.
 PATH: Final = "lateral_2s"
 AFTER: Final = "after 2 s"
@@ -153,10 +154,10 @@ def _worst_text(failed: Sequence[GateVerdict]) -> str:
 def summary_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Return the cells of the summary under `SUMMARY_HEADER`; what neither side has is left out."""
     by_name = {row.quantity: row for row in rows}
-    return [cells for summed in SUMMARY if (cells := _cells_headline(summed, by_name))]
+    return [cells for summed in SUMMARY if (cells := _summary_cells(summed, by_name))]
 
 
-def _cells_headline(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...]:
+def _summary_cells(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...]:
     found = [by_name[name] for name in summed.quantities if name in by_name]
     found = [row for row in found if row.spread.frames or row.lost or row.new]
     if not found:
@@ -183,9 +184,7 @@ def worst_frame(rows: Iterable[Row]) -> int:
     return worst.frame if worst is not None and worst.max > 0.0 else -1
 
 
-# ----------------------------------------------------------------------------------------------
-
-TITLE = "What it does to the drive"
+# --- All quantities, and the gates ------------------------------------------------------------
 
 
 def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[str]:

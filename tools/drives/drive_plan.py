@@ -1,4 +1,8 @@
-"""Surveys the logs of a drive in a first pass, before anything is decoded."""
+"""Surveys the logs of a drive before anything is decoded, and cuts the drive into moments.
+
+The first pass over the logs collects camera states, EncodeIdx events and facts. The plan says which
+frames belong together, and up to when messages were heard.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ _FULL_HEVC: Final = 1
 _QCAMERA: Final = 6
 # Clocks and counters of damaged logs may hold anything; this is 146 years in ns.
 _LARGEST: Final = 1 << 62
+NO_FRAME: Final = -1
 
 
 @dataclass(slots=True)
@@ -210,12 +215,6 @@ def _content(message: Message) -> Any:
 
 def _bounded(value: int) -> int:
     return min(value, _LARGEST)
-
-
-# ----------------------------------------------------------------------------------------------
-# Cuts a drive into moments: which frames belong together, and up to when messages were heard.
-
-NO_FRAME = -1
 
 
 @dataclass(frozen=True, slots=True)

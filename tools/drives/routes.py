@@ -1,11 +1,17 @@
-"""Names of openpilot's routes and segments, as people write them; pure text, no files.
+"""Routes and segments of openpilot: their names, as people write them, and their files on disk.
 
-::
+A name is one of these; reading it is pure text::
 
     [root/][dongle | _ or /]log id[--N or /N or /a:b[:c]][/selector]
     https://connect.comma.ai/dongle/log id[/from s/to s][/selector]
 
 A log id has 20 characters: ``2023-07-27--13-01-19`` until 2024, ``000001d4--2648a9a404`` since.
+People keep the files in one of these layouts::
+
+    <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
+    <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
+    <root>/<dongle>/<log id>--N/rlog.zst      <root>/<log id>/N/rlog.zst
+    <root>/<dongle>_<log id>--N--rlog.zst     any of these with _ in place of |
 """
 
 from __future__ import annotations
@@ -161,14 +167,7 @@ def parse_route(text: str) -> RouteName | None:
     return RouteName("/" if root == "" else root, match["dongle"], match["log_id"])
 
 
-# --- Finds the files of openpilot's segments on disk, in the layouts in which people keep them
-#
-# ::
-#
-#     <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
-#     <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
-#     <root>/<dongle>/<log id>--N/rlog.zst      <root>/<log id>/N/rlog.zst
-#     <root>/<dongle>_<log id>--N--rlog.zst     any of these with _ in place of |
+# --- Files on disk ----------------------------------------------------------------------------
 
 RLOG_NAMES: Final = ("rlog.zst", "rlog.bz2", "rlog")
 QLOG_NAMES: Final = ("qlog.zst", "qlog.bz2", "qlog")
@@ -184,7 +183,7 @@ _SEGMENT: Final = re.compile(
     rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>[0-9]{{1,4}})"
     rf"(?:--(?P<file>{'|'.join(map(re.escape, FILE_NAMES))}))?"
 )
-_ROUTE_segment_files: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
+_DIRECTORY: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 
@@ -200,7 +199,7 @@ class SegmentFiles:
     def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
 
-        `selector`: see `tools.drives.routes.Selection`. `is_small`: of a drive that has its
+        `selector`: see `Selection`. `is_small`: of a drive that has its
         small pictures only, any log will do.
 
         Raises:
@@ -305,7 +304,7 @@ def missing_numbers(segments: Sequence[SegmentFiles], wanted: Sequence[int]) -> 
 
 def holds_route(root: Path, name: RouteName) -> bool:
     """Tell whether something of the name lies there, of whatever kind."""
-    return any(_ROUTE_segment_files.fullmatch(place.name) for place in _places(root, name))
+    return any(_DIRECTORY.fullmatch(place.name) for place in _places(root, name))
 
 
 def _places(root: Path, name: RouteName) -> list[Path]:
@@ -326,7 +325,7 @@ def _places(root: Path, name: RouteName) -> list[Path]:
 
 
 def _is_route(path: Path, name: RouteName) -> bool:
-    match = _ROUTE_segment_files.fullmatch(path.name)
+    match = _DIRECTORY.fullmatch(path.name)
     if match is None or match["log_id"] != name.log_id:
         return False
     return not (name.dongle and match["dongle"] and match["dongle"] != name.dongle)
@@ -383,7 +382,7 @@ def _segment_of_file(path: Path) -> SegmentFiles | None:
 def _route_of(directory: Path) -> str:
     """Return the route that a directory of numbered segments belongs to, by its name."""
     absolute = directory.absolute()
-    match = _ROUTE_segment_files.fullmatch(absolute.name)
+    match = _DIRECTORY.fullmatch(absolute.name)
     if match is None:
         return ""
     return _joined(match["dongle"] or _dongle_of(absolute.parent), match["log_id"])

@@ -2,7 +2,7 @@
 
 Needs the `compile` extra (onnx). Called by `modeld make-model` and by tests. A further variant is a
 builder function here and a row in BUILDERS; a further revision of the driving models needs nothing
-here but the shape of heads that no other one has (`heads.py`).
+here but the shape of heads that no other one has (`outputs.py`).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Transformers as torch exports them at opset 17: layer norm, self-attention, feed-forward."""
+"""Transformers as torch exports them at opset 17: their parts, and ViT and Swin as benchmarks."""
 
 import math
 from collections.abc import Callable
@@ -83,8 +83,8 @@ def add_feed_forward(
     return g.elementwise("Add", x, y)
 
 
-# ----------------------------------------------------------------------------------------------
-# ViT-Ti/16 (arXiv:2010.11929, arXiv:2012.12877) at 224 x 224, as a benchmark.
+# --- ViT-Ti/16 (arXiv:2010.11929, arXiv:2012.12877) at 224 x 224, as a benchmark --------------
+#
 # Patches of 16x16 and one token of the class, twelve pre-norm blocks of attention with three heads
 # and a feed-forward with GELU, as torch exports them with attention in its parts. Operators,
 # parameters and multiply-adds are those of the published network; arithmetic on shapes is folded.
@@ -126,8 +126,7 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
     x = g.node("Gather", (x, g.constant(np.int64(0))), (1, dim), axis=1)
     with g.scope("head"):
         x = g.random_gemm(x, config.classes)
-    metadata = {"model_checkpoint": f"example-vit/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 # --- Swin-T (arXiv:2103.14030) at 224 x 224, as a benchmark -----------------------------------
@@ -185,8 +184,7 @@ def build_swin(seed: int, config: SwinConfig | None = None) -> tuple[onnx.ModelP
     x = g.node("ReduceMean", (x,), (1, x.shape[-1]), axes=[1, 2], keepdims=0)
     with g.scope("head.fc"):
         x = g.random_gemm(x, config.classes)
-    metadata = {"model_checkpoint": f"example-swin/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def _merge(g: GraphBuilder, x: Value) -> Value:

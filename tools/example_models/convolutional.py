@@ -1,11 +1,4 @@
-"""ResNet-18 (arXiv:1512.03385, table 1) over two road frames, as a benchmark.
-
-Basic blocks of two 3x3 convolutions, a strided 1x1 on the shortcut where the shape changes; every
-batch-norm is folded into the convolution before it, as exporters do. The first convolution sees the
-12 channels of the driving model's input.
-
-    resnet18  11.71 M parameters  2.83 GFLOP at 12 x 128 x 256
-"""
+"""Convolutional networks as benchmarks: ResNet-18, a U-Net and ESPNet."""
 
 import math
 from dataclasses import dataclass
@@ -18,6 +11,21 @@ from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 RELU_GAIN = math.sqrt(2.0)
 # Share of a residual branch: eight of them at most quadruple the variance.
 BRANCH_GAIN = 0.5
+# Of ESPNet.
+BRANCHES = 5
+# Unit-variance normal in, PReLU with a slope of a quarter has a second moment of 17/32.
+PRELU_GAIN = math.sqrt(32 / 17)
+# The sums of a module hold one to four branches, whose variances add up.
+ESP_GAIN = 0.6
+
+
+# --- ResNet-18 (arXiv:1512.03385, table 1) over two road frames, as a benchmark ---------------
+#
+# Basic blocks of two 3x3 convolutions, a strided 1x1 on the shortcut where the shape changes; every
+# batch-norm is folded into the convolution before it, as exporters do. The first convolution sees
+# the 12 channels of the driving model's input.
+#
+#     resnet18  11.71 M parameters  2.83 GFLOP at 12 x 128 x 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,7 @@ def build_resnet18(seed: int, config: ResNetConfig | None = None) -> tuple[onnx.
     x = g.flatten(g.global_pool(x))
     with g.scope("fc"):
         x = g.random_gemm(x, config.classes)
-    metadata = {"model_checkpoint": f"example-resnet18/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
@@ -65,8 +72,8 @@ def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
     return g.elementwise("Relu", g.elementwise("Add", y, x))
 
 
-# ----------------------------------------------------------------------------------------------
-# A U-Net (arXiv:1505.04597) for segmentation at 640 x 360, as a benchmark.
+# --- A U-Net (arXiv:1505.04597) for segmentation at 640 x 360, as a benchmark -----------------
+#
 # Three halvings by max pooling and three doublings by transposed convolution: the first, out of the
 # bottleneck, 4x4 with stride 2, the others 2x2 with stride 2. The bottleneck's convolutions are
 # dilated by 1, 2 and 4. Convolutions are padded, so that skip connections fit without cropping;
@@ -119,8 +126,7 @@ def build_unet(seed: int, config: UNetConfig | None = None) -> tuple[onnx.ModelP
             x = _double(g, g.node("Concat", (x, skip), joined, axis=1), width, first=False)
     with g.scope("head"):
         x = g.conv(x, ConvSpec(config.classes, gain=RELU_GAIN))
-    metadata = {"model_checkpoint": f"example-unet/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def _double(g: GraphBuilder, x: Value, width: int, *, first: bool) -> Value:
@@ -146,12 +152,6 @@ def _convolve(
 # more, each beside the image. Operators are those of the same network as torch exports it.
 #
 #     espnet  0.21 M parameters  2.98 GFLOP at 3 x 360 x 640
-
-BRANCHES = 5
-# Unit-variance normal in, PReLU with a slope of a quarter has a second moment of 17/32.
-PRELU_GAIN = math.sqrt(32 / 17)
-# The sums of a module hold one to four branches, whose variances add up.
-ESP_GAIN = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
     g = GraphBuilder("espnet", seed)
     image = g.input("image", config.image, onnx.TensorProto.FLOAT)
     half = _halve(g, image)
-    x = _convolve_espnet(g, image, "stem", ConvSpec(config.stem, 3, 2))
+    x = _convolve_prelu(g, image, "stem", ConvSpec(config.stem, 3, 2))
     x = _normalise(g, g.concat((x, half), 1), "b1")
     features = []
     for level, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
@@ -193,15 +193,14 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
         joined = (first, x) if level else (first, x, _halve(g, half))
         x = _normalise(g, g.concat(joined, 1), f"b{level + 2}")
         features.append(x)
-    x = _convolve_espnet(g, x, "conv", ConvSpec(config.decoder, gain=PRELU_GAIN))
-    x = g.concat((_double_espnet(g, x, "up", config.decoder), features[0]), 1)
-    x = _convolve_espnet(g, x, "mix", ConvSpec(config.decoder, gain=PRELU_GAIN))
+    x = _convolve_prelu(g, x, "conv", ConvSpec(config.decoder, gain=PRELU_GAIN))
+    x = g.concat((_upsample(g, x, "up", config.decoder), features[0]), 1)
+    x = _convolve_prelu(g, x, "mix", ConvSpec(config.decoder, gain=PRELU_GAIN))
     outputs = {}
     for name in ("road", "lanes"):
         with g.scope(name):
             outputs[name] = _head(g, x, half, config)
-    metadata = {"model_checkpoint": f"example-espnet/seed-{seed}"}
-    return g.finish(outputs, metadata), g.multiply_adds
+    return g.finish_benchmark(outputs)
 
 
 def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = False) -> Value:
@@ -227,19 +226,19 @@ def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = Fal
 
 def _head(g: GraphBuilder, x: Value, half: Value, config: ESPNetConfig) -> Value:
     """Append a head: twice the resolution beside the image, and twice again to logits."""
-    x = g.concat((_double_espnet(g, x, "up1", config.decoder // 2), half), 1)
-    x = _convolve_espnet(g, x, "conv", ConvSpec(config.decoder // 2, 3, gain=PRELU_GAIN))
-    x = _double_espnet(g, x, "up2", config.decoder // 4)
+    x = g.concat((_upsample(g, x, "up1", config.decoder // 2), half), 1)
+    x = _convolve_prelu(g, x, "conv", ConvSpec(config.decoder // 2, 3, gain=PRELU_GAIN))
+    x = _upsample(g, x, "up2", config.decoder // 4)
     with g.scope("out"):
         return g.conv(x, ConvSpec(config.classes, gain=PRELU_GAIN))
 
 
-def _convolve_espnet(g: GraphBuilder, x: Value, name: str, spec: ConvSpec) -> Value:
+def _convolve_prelu(g: GraphBuilder, x: Value, name: str, spec: ConvSpec) -> Value:
     with g.scope(name):
         return _prelu(g, g.conv(x, spec))
 
 
-def _double_espnet(g: GraphBuilder, x: Value, name: str, width: int) -> Value:
+def _upsample(g: GraphBuilder, x: Value, name: str, width: int) -> Value:
     with g.scope(name):
         return _normalise(g, g.upsample(x, width, kernel=2, gain=PRELU_GAIN), "bn")
 

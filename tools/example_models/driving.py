@@ -1,16 +1,4 @@
-"""The vision model: a re-parameterised FastViT over two pairs of frames.
-
-The layout (stem, RepMixer token mixing as one depthwise 3x3, convolutional feed-forward with layer
-scale, strided depthwise 7x7 patch embedding, squeeze-excite head) follows FastViT,
-arXiv:2303.14189, in its inference form, where every branch and batch-norm is folded into one
-convolution. Two pairs of frames enter as 24 channels.
-
-The large variant has twice the blocks, and attention instead of convolution mixes the tokens of its
-last stage, as in the larger FastViTs. Sizes per run, seed 0:
-
-    vision  8.21 M parameters  1.59 GFLOP
-    vision_large  18.37 M parameters  3.15 GFLOP
-"""
+"""The models that a daemon runs, with random weights: vision, policy and driver monitoring."""
 
 import math
 from dataclasses import dataclass
@@ -42,6 +30,19 @@ from tools.example_models.outputs import (
     policy_slices,
     vision_slices,
 )
+
+# --- The vision model: a re-parameterised FastViT over two pairs of frames --------------------
+#
+# The layout (stem, RepMixer token mixing as one depthwise 3x3, convolutional feed-forward with
+# layer scale, strided depthwise 7x7 patch embedding, squeeze-excite head) follows FastViT,
+# arXiv:2303.14189, in its inference form, where every branch and batch-norm is folded into one
+# convolution. Two pairs of frames enter as 24 channels.
+#
+# The large variant has twice the blocks, and attention instead of convolution mixes the tokens of
+# its last stage, as in the larger FastViTs. Sizes per run, seed 0:
+#
+#     vision  8.21 M parameters  1.59 GFLOP
+#     vision_large  18.37 M parameters  3.15 GFLOP
 
 IMAGE_SHAPE = (1, 12, 128, 256)
 
@@ -79,7 +80,7 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
     """Return the vision model and its multiply-adds per run.
 
     Inputs `img`, `big_img`: (1, 12, 128, 256) uint8, two frames of 6 channels each, older first.
-    Output `outputs`: (1, 1576) float32, laid out as `interface.VISION_OUTPUTS`.
+    Output `outputs`: (1, 1576) float32, laid out as `outputs.VISION_OUTPUTS`.
 
     Equal seeds give equal bytes; the size is the 8 M parameter model of the 2025 split interface by
     default.
@@ -102,7 +103,8 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
                     y = conv_feed_forward(g, x, config.expansion)
                     x = _add_scaled(g, x, y, "layer_scale", config)
     features = _final(g, x)
-    outputs = _heads(g, features, config.head_width)
+    heads = _heads(g, features, VISION_OUTPUTS, config.head_width)
+    outputs = g.concat(heads, axis=1)
     model = g.finish(
         {"outputs": outputs}, model_metadata(f"example-{config.name}/seed-{seed}", vision_slices())
     )
@@ -112,12 +114,14 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
 def _normalise(g: GraphBuilder) -> Value:
     """Map both uint8 inputs to about [-2, 2] and stack their channels."""
     images = [g.input(name, IMAGE_SHAPE, onnx.TensorProto.UINT8) for name in ("img", "big_img")]
-    scaled = []
-    for image in images:
-        x = g.node("Cast", (image,), IMAGE_SHAPE, to=onnx.TensorProto.FLOAT)
-        x = g.elementwise("Sub", x, g.scalar(127.5))
-        scaled.append(g.elementwise("Div", x, g.scalar(63.75)))
-    return g.node("Concat", scaled, (1, 24, *IMAGE_SHAPE[2:]), axis=1)
+    return g.concat([_scaled(g, image) for image in images], axis=1)
+
+
+def _scaled(g: GraphBuilder, x: Value) -> Value:
+    """Map bytes to about [-2, 2]."""
+    x = g.node("Cast", (x,), x.shape, to=onnx.TensorProto.FLOAT)
+    x = g.elementwise("Sub", x, g.scalar(127.5))
+    return g.elementwise("Div", x, g.scalar(63.75))
 
 
 def _mix_by_attention(g: GraphBuilder, x: Value, config: VisionConfig) -> Value:
@@ -151,10 +155,12 @@ def _final(g: GraphBuilder, x: Value) -> Value:
         return g.random_gemm(x, HIDDEN_WIDTH)
 
 
-def _heads(g: GraphBuilder, features: Value, width: int) -> Value:
-    """Give each output its own two-layer head and append the hidden state itself."""
+def _heads(
+    g: GraphBuilder, features: Value, outputs: tuple[tuple[str, int], ...], width: int
+) -> list[Value]:
+    """Give each output its own two-layer head; the hidden state is the features themselves."""
     parts = []
-    for name, output_width in VISION_OUTPUTS:
+    for name, output_width in outputs:
         if name == "hidden_state":
             parts.append(features)
             continue
@@ -165,7 +171,7 @@ def _heads(g: GraphBuilder, features: Value, width: int) -> Value:
             weight = head_weight(modes, width, g.rng("weight"))
             parts.append(g.gemm(hidden, weight, bias))
         assert parts[-1].shape == (1, output_width)
-    return g.node("Concat", parts, (1, sum(w for _, w in VISION_OUTPUTS)), axis=1)
+    return parts
 
 
 # --- The policy model: a pre-norm transformer over five seconds of vision features ------------
@@ -197,7 +203,7 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
 
     Inputs, float32: `desire_pulse` (1, 25, 8), `traffic_convention` (1, 2), `features_buffer`
     (1, 25, 512); oldest first, 5 Hz. Output `outputs`: (1, 1000) float32 as
-    `interface.POLICY_OUTPUTS` and two values of padding.
+    `outputs.POLICY_OUTPUTS` and two values of padding.
 
     Equal seeds give equal bytes; the size is the 7 M parameter model of the 2025 split interface by
     default.
@@ -214,7 +220,9 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
                 x = g.elementwise("Add", x, y)
     x = layer_norm(g, x, "norm")
     last = g.node("Gather", (x, g.constant(np.int64(-1))), (1, HIDDEN_WIDTH), axis=1)
-    outputs = _heads_policy(g, last, config.head_width)
+    heads = _heads(g, last, POLICY_OUTPUTS, config.head_width)
+    heads.append(g.constant(np.zeros((1, POLICY_PAD), np.float32)))
+    outputs = g.node("Concat", heads, (1, sum(head.shape[1] for head in heads)), axis=-1)
     model = g.finish(
         {"outputs": outputs}, model_metadata(f"example-policy/seed-{seed}", policy_slices())
     )
@@ -235,19 +243,6 @@ def _embed(g: GraphBuilder) -> Value:
         side = g.random_gemm(traffic, HIDDEN_WIDTH, gain=0.5)
         side = g.node("Unsqueeze", (side, g.ints(1)), (1, 1, HIDDEN_WIDTH))
     return g.elementwise("Add", x, side)
-
-
-def _heads_policy(g: GraphBuilder, features: Value, width: int) -> Value:
-    parts = []
-    for name, output_width in POLICY_OUTPUTS:
-        bias, modes = HEADS[name]()
-        with g.scope(f"heads.{name}.0"):
-            hidden = g.elementwise("Relu", g.random_gemm(features, width, gain=math.sqrt(2)))
-        with g.scope(f"heads.{name}.1"):
-            parts.append(g.gemm(hidden, head_weight(modes, width, g.rng("weight")), bias))
-        assert parts[-1].shape == (1, output_width)
-    parts.append(g.constant(np.zeros((1, POLICY_PAD), np.float32)))
-    return g.node("Concat", parts, (1, sum(p.shape[1] for p in parts)), axis=-1)
 
 
 # --- The driver monitoring model: inverted bottlenecks over the luma of the driver camera -----
@@ -296,7 +291,8 @@ def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.Mode
     Equal seeds give equal bytes.
     """
     g = GraphBuilder(revision.name, seed)
-    x = _normalise_monitoring(g)
+    flat = g.input("input_img", (1, VIEW_WIDTH * VIEW_HEIGHT), onnx.TensorProto.UINT8)
+    x = _scaled(g, g.reshape(flat, 1, 1, VIEW_HEIGHT, VIEW_WIDTH))
     with g.scope("stem"):
         x = g.conv(x, ConvSpec(16, 5, stride=4))
         x = g.elementwise("Relu", x)
@@ -319,16 +315,6 @@ def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.Mode
     if not revision.model.sliced:
         del metadata["output_slices"]
     return g.finish({"outputs": outputs}, metadata), g.multiply_adds
-
-
-def _normalise_monitoring(g: GraphBuilder) -> Value:
-    """Map the bytes to about [-2, 2], as one channel of a picture."""
-    flat = g.input("input_img", (1, VIEW_WIDTH * VIEW_HEIGHT), onnx.TensorProto.UINT8)
-    shape = (1, 1, VIEW_HEIGHT, VIEW_WIDTH)
-    x = g.node("Reshape", (flat, g.ints(*shape)), shape)
-    x = g.node("Cast", (x,), shape, to=onnx.TensorProto.FLOAT)
-    x = g.elementwise("Sub", x, g.scalar(127.5))
-    return g.elementwise("Div", x, g.scalar(63.75))
 
 
 def _bias(revision: MonitoringRevision) -> NDArray[np.float64]:

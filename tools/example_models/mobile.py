@@ -1,7 +1,7 @@
-"""The layers that EfficientNet, MobileNetV3 and MobileViT share: bottleneck, squeeze-excite.
+"""Networks of inverted bottlenecks: MobileNetV3, EfficientNet and MobileViT, as benchmarks.
 
-Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
-folded into the convolution before it.
+All follow their papers in inference form: batch-norm is folded into the convolution before it. The
+parts that they share come first.
 """
 
 import math
@@ -122,8 +122,8 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-# ----------------------------------------------------------------------------------------------
-# MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark.
+# --- MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark ---------------
+#
 # Inverted bottlenecks with 3x3 and 5x5 depthwise convolutions, ReLU in the early and hard-swish in
 # the later ones, squeeze-excite with a hard sigmoid.
 #
@@ -193,8 +193,7 @@ def build_mobilenetv3_large(
         x = HARD_SWISH.apply(g, g.random_gemm(x, width, gain=HARD_SWISH.gain))
     with g.scope("classifier.1"):
         x = g.random_gemm(x, config.classes, gain=HARD_SWISH.gain)
-    metadata = {"model_checkpoint": f"example-mobilenetv3_large/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 # --- EfficientNet-B2 (arXiv:1905.11946) with ELU instead of SiLU, as a benchmark --------------
@@ -261,8 +260,7 @@ def build_efficientnet_b2_elu(
     x = g.flatten(g.global_pool(x))
     with g.scope("classifier"):
         x = g.random_gemm(x, config.classes, gain=ELU.gain)
-    metadata = {"model_checkpoint": f"example-efficientnet_b2_elu/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 # --- MobileViT-S (arXiv:2110.02178, table 4) at 256 x 256, as a benchmark ---------------------
@@ -325,8 +323,7 @@ def build_mobilevit(
     x = g.flatten(g.global_pool(x))
     with g.scope("head.fc"):
         x = g.random_gemm(x, config.classes, gain=2 * SILU.gain)
-    metadata = {"model_checkpoint": f"example-mobilevit/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def _convolve(g: GraphBuilder, x: Value, name: str, spec: ConvSpec) -> Value:

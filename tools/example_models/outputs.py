@@ -1,7 +1,7 @@
-"""The output layouts of the example models: names, widths and slices of the 2025 split interface.
+"""The outputs of the example models: their layouts, and final layers that answer with a road.
 
-Widths are those of openpilot's models of 2025, for interoperability. Called by the model builders;
-imports only the standard library and numpy.
+The layouts are names, widths and slices of the 2025 split interface; widths are those of
+openpilot's models of 2025, for interoperability.
 """
 
 import base64
@@ -258,9 +258,10 @@ def mdn(mean: Array, log_std: Array, modes: Array) -> Head:
     )
 
 
-# ----------------------------------------------------------------------------------------------
-# Final layers for heads of other revisions, and the mixtures of older ones: `hypotheses` blocks of
-# means, log standard deviations and one logit for each selection.
+# --- Final layers for heads of other revisions, and the mixtures of older ones ----------------
+#
+# A mixture is `hypotheses` blocks of means, log standard deviations and one logit for each
+# selection.
 
 # Widths of mixtures -> hypotheses, selections.
 MIXTURES = {("plan", 4955): (5, 1), ("lead", 102): (2, 3)}

@@ -1,7 +1,7 @@
 """Follows a daemon on the bus and its cameras in a thread, for the page.
 
 A process of its own with low priority: nothing is asked of the daemon, which sends what it sends to
-whoever listens.
+whoever listens. The cameras' memory is mapped read-only, and the writer never waits.
 """
 
 from __future__ import annotations
@@ -29,10 +29,20 @@ from tools.report.picture import encode_jpeg
 from tools.service.health import Health
 from tools.views.frames import planes
 
-# --- Copies of a camera's newest frames, so that the one that was answered can be shown -------
-#
-# Reads them as any other reader does: their memory is mapped read-only, the writer never waits.
-
+STREAMS: Final = (ROAD, WIDE)
+# Of these only the newest counts; all others are read one by one, so that no row is missing.
+_CONFLATED: Final = frozenset({"carState", "roadCameraState", "deviceState"})
+POLL_MS: Final = 20
+# Without news the page is told once in a while that there are none.
+IDLE_S: Final = 0.5
+# A daemon publishes every 50 ms, a slow one every 200; after this long it has gone.
+SILENT_S: Final = 1.5
+# A camera without frames for so long is not offered any more.
+CAMERA_S: Final = 2.0
+# Times of stages are those of the last messages of health, one a second.
+HEALTHS: Final = 11
+# Of messages of one service that are read at once: more than a second of any.
+_AT_ONCE: Final = 200
 # Of each camera: an answer comes some 50 ms after its frame, on a slow machine a few frames later.
 KEPT: Final = 8
 # How often it is looked for cameras that are not there yet.
@@ -60,7 +70,7 @@ class Picture:
 
 
 class CameraPictures:
-    """The newest pictures of the cameras of one server.
+    """Copies of the newest frames of a server's cameras: the one that was answered can be shown.
 
     `cameras`: of the server; closed with this. `streams`: of `cereal.frames.STREAMS`.
 
@@ -147,24 +157,6 @@ def _copy(frame: Frame) -> Picture:
     return Picture(frame.frame_id, (luma.copy(), chroma.copy()))
 
 
-# ----------------------------------------------------------------------------------------------
-
-STREAMS: Final = (ROAD, WIDE)
-# Of these only the newest counts; all others are read one by one, so that no row is missing.
-_CONFLATED: Final = frozenset({"carState", "roadCameraState", "deviceState"})
-POLL_MS: Final = 20
-# Without news the page is told once in a while that there are none.
-IDLE_S: Final = 0.5
-# A daemon publishes every 50 ms, a slow one every 200; after this long it has gone.
-SILENT_S: Final = 1.5
-# A camera without frames for so long is not offered any more.
-CAMERA_S: Final = 2.0
-# Times of stages are those of the last messages of health, one a second.
-HEALTHS: Final = 11
-# Of messages of one service that are read at once: more than a second of any.
-_AT_ONCE: Final = 200
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the feed hands over."""
@@ -197,7 +189,7 @@ class Watched(Protocol):
 
 
 class BusFeed:
-    """The thread.
+    """The thread that follows the bus.
 
     `transport`: the bus; used by the thread alone. `pictures`: of the cameras; likewise. `options`:
     how. `watched`: what somebody watches. `deliver`: called in the thread with each `Seen`.

@@ -1,7 +1,7 @@
 """Messages to the page: one JSON object and one JPEG picture in one binary message.
 
 Bytes: the length of the JSON text as uint32, little endian; the text, UTF-8; the picture, or
-nothing.
+nothing. The model's answer is in it as plain values: in metres, and projected into the picture.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ from tools.views.overlay import (
     ribbon,
 )
 
-# --- The model's answer as plain values for the page: in metres, and projected into a picture -
-
-# --- Which camera took a picture: intrinsics by device, sensor and size of the frames ---------
+Json = dict[str, Any]
 
 ROAD, WIDE = "road", "wideRoad"
+_LENGTH: Final = struct.Struct("<I")
+# What plots show of a daemon that runs, and of a log before its present moment.
+WINDOW_S: Final = 30.0
+
+
+# --- The camera that took a picture: intrinsics by device, sensor and size of the frames ------
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +192,7 @@ def _flat(values: Any, digits: int) -> list[float]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------
-
-Json = dict[str, Any]
-
-_LENGTH: Final = struct.Struct("<I")
-# What plots show of a daemon that runs, and of a log before its present moment.
-WINDOW_S: Final = 30.0
+# --- The message ------------------------------------------------------------------------------
 
 
 def pack(message: Json, jpeg: bytes = b"") -> bytes:

@@ -1,6 +1,8 @@
-"""The assumed camera of a video, and projection into pictures.
+"""The camera of a video, measured or assumed, and projection into pictures.
 
-Coordinates: calibrated frame x forward, y right, z down (metres); pixels u right, v down.
+Coordinates: calibrated frame x forward, y right, z down (metres); pixels u right, v down. A table
+`camera` in a TOML or JSON file has the measured camera of a video; the drives (``--camera``) and
+the labels of ``modeld footage`` read it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ DEFAULT_FOCAL_PER_WIDTH = 0.9
 MIN_DEPTH_M = 0.5
 # Mounting height over the road where none is known: behind the mirror of a passenger car.
 DEFAULT_HEIGHT_M = 1.22
+# Of a file with a camera.
+MAX_BYTES: Final = 1 << 20
 
 
 def stand_in_camera(
@@ -59,14 +63,6 @@ def project(
     depth = np.where(view[:, 2] > MIN_DEPTH_M, view[:, 2], np.nan)
     pixels = view @ camera.intrinsics.T
     return np.asarray(pixels[:, :2] / depth[:, None])
-
-
-# ----------------------------------------------------------------------------------------------
-# The camera of a video, where somebody has measured it: a table `camera` in a TOML or JSON file.
-#
-# Called by the drives (``--camera``) and by the labels of ``modeld footage``.
-
-MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

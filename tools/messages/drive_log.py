@@ -1,8 +1,12 @@
-"""Reads an event log for a report: the daemon's messages as arrays over frames.
+"""Event logs of a drive: the time of each event, and the daemon's messages as arrays over frames.
 
-Reads Events in any order of services; knows nothing of files. A few numbers are kept of each frame,
-and the curves of those frames only that are asked for. Called by ``tools.report.report``, replay
-and the demo.
+A drive's time is 0 at its log's first event that is neither ``initData`` nor ``sentinel``, with
+which each segment begins. ``initData`` carries the time at which its route began, which places the
+log in the route. If these two are minutes early they count as of the moment that they stand at. If
+the clock goes back, because the machine was restarted, the time goes on from the newest one before.
+
+The arrays are made from Events in any order of services. A few numbers are kept of each frame, and
+the curves of those frames only that are asked for.
 """
 
 from __future__ import annotations
@@ -21,13 +25,7 @@ from numpy.typing import NDArray
 from cereal.log_reader import read_log
 from cereal.schema import member_name
 
-# --- The time of a drive: when in the drive, and where in its route, an event of a log lies ---
-#
-# A drive's time is 0 at its log's first event that is neither ``initData`` nor ``sentinel``, with
-# which each segment begins. ``initData`` carries the time at which its route began, which places
-# the log in the route. If these two are minutes early they count as of the moment that they stand
-# at. If the clock goes back, because the machine was restarted, the time goes on from the newest
-# one before.
+logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 ORIGIN: Final = "initData"
@@ -35,6 +33,13 @@ MARKS: Final = (ORIGIN, "sentinel")
 # Logs are written as messages arrive; neighbours are known to differ by a fraction of a second.
 BOOT_NS: Final = 5 * NS_PER_S
 _LARGEST_NS: Final = 2**64 - 1
+
+
+OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
+MONITORING_SERVICE = "driverStateV2"
+
+Floats = NDArray[np.float64]
+Curve = NDArray[np.float32]
 
 
 class Boot(NamedTuple):
@@ -153,9 +158,6 @@ class DriveTime:
         ]
 
 
-logger = logging.getLogger(__name__)
-
-
 def read_log_events(path: Path) -> Iterator[Any]:
     """Yield the events of a log; a cut or damaged log is a warning, not a traceback.
 
@@ -165,13 +167,7 @@ def read_log_events(path: Path) -> Iterator[Any]:
     return read_log(path, logger.warning)
 
 
-# ----------------------------------------------------------------------------------------------
-
-OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
-MONITORING_SERVICE = "driverStateV2"
-
-Floats = NDArray[np.float64]
-Curve = NDArray[np.float32]
+# --- The daemon's messages --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

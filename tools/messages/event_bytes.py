@@ -1,7 +1,8 @@
-"""Structures and plain fields in a framed Cap'n Proto message, found by its bytes alone.
+"""Reads and writes single fields of an Event by its bytes alone.
 
-A library that copied a damaged message, as a builder does, could end the process; and what is newer
-than our schema must survive.
+A minute of a drive holds 100 000 events, of which a drive reads a few thousand; making a reader for
+each would cost more than decoding the pictures. A library that copied a damaged message, as a
+builder does, could end the process; and what is newer than our schema must survive.
 
 Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
 """
@@ -91,9 +92,6 @@ def _segments(data: bytes) -> list[tuple[int, int]]:
 
 
 # --- The time and the kind of an Event, read from its first words -----------------------------
-#
-# A minute of a drive holds 100 000 events, of which a drive reads a few thousand; making a reader
-# for each would cost more than decoding the pictures.
 
 _SCHEMA: Final = log.Event.schema.node.struct
 # Where the union's number lies in the data section: the schema counts in its own 16 bits.

@@ -1,4 +1,9 @@
-"""The outcome of one drive through the daemon: a table of frames, beside the log."""
+"""The outcome of one drive through the daemon: a table of frames, kept beside the log.
+
+The file is ``<log>.frames.npz``. It has the measured times, because the log is the same in every
+run. Reading takes nothing but arrays of known names and types out of it. Driver monitoring has a
+table of its own in the same file, under names that begin with ``driver.``.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +42,18 @@ OUTPUTS = "outputs"
 MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform", "calib")
 
 
+SUFFIX = ".frames.npz"
+_CRC, _DRIVER = "input_crc.", "driver."
+_DTYPES: dict[str, type[np.generic]] = {
+    "moment": np.int64,
+    "frame_id": np.int64,
+    "dropped": np.int64,
+    "published": np.bool_,
+    "valid": np.bool_,
+    "execution_s": np.float64,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class FrameTable:
     """One row for each frame that the daemon took."""
@@ -67,24 +84,6 @@ class Outcome:
     frames: FrameTable  # one row a frame
     wall_s: float  # seconds from the first moment to the last message, without loading
     peak_rss_bytes: int  # of the process, at the end
-
-
-# --- Frame tables: filled row by row, and kept beside a log as ``<log>.frames.npz`` -----------
-#
-# Measured times are not in the log, which is the same in every run; they are here. Reading takes
-# nothing but arrays of known names and types out of a file. Driver monitoring has a table of its
-# own in the same file, under names that begin with ``driver.``.
-
-SUFFIX = ".frames.npz"
-_CRC, _DRIVER = "input_crc.", "driver."
-_DTYPES: dict[str, type[np.generic]] = {
-    "moment": np.int64,
-    "frame_id": np.int64,
-    "dropped": np.int64,
-    "published": np.bool_,
-    "valid": np.bool_,
-    "execution_s": np.float64,
-}
 
 
 class FrameRows:

@@ -1,8 +1,8 @@
-"""Priorities of the player's threads: decoding yields to everybody, playing to nobody.
+"""Threads of the player: one prefetches the moments of a drive, and each has its priority.
 
-Prefetching can wait; the daemon and the thread that hands frames over cannot.
-Linux counts priorities by thread, and threads inherit them: a decoder's own threads are those of
-the thread that opened it.
+Decoding overlaps inference and yields to everybody; the daemon and the thread that hands frames
+over yield to nobody. Linux counts priorities by thread, and threads inherit them: a decoder's own
+threads are those of the thread that opened it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Final
 
 from tools.drives.drive import KEPT_MOMENTS, Drive, DriveInfo, Moment
 
-# --- A thread prefetches the moments of a drive, so that decoding overlaps inference ----------
-#
-# ``with prefetch(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is
-# raised where its moment would have come. When the block ends, for whatever reason, the thread has
-# ended.
-
 # Held at once: those in the queue, one that waits for a place in it, one in use, and the drive
 # writes to the buffers of the next one. Together they stay below what a drive keeps.
-DEPTH = 4
+DEPTH: Final = 4
 assert DEPTH + 3 <= KEPT_MOMENTS
+# setpriority(2): -20 first to 19 last. Nobody waits for the decoder as long as moments are queued;
+# the lowest priority of all would let it starve beside a busy machine.
+DECODER_NICE: Final = 10
+# Only with a privilege (CAP_SYS_NICE, or a limit that allows it); without it stays as it is.
+PLAYER_NICE: Final = -10
+# Python's default lets a thread that computes keep others waiting for 5 ms.
+SWITCH_INTERVAL_S: Final = 0.5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ class _Queue:
 def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
     """Read a drive in a thread; at most `depth` moments wait to be taken.
 
+    ``with prefetch(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is
+    raised where its moment would have come. When the block ends, the thread has ended.
+
     `drive`: an open drive; nobody else uses it within the block. `first`: number of the first
     moment. `depth`: 1 to ``DEPTH``.
 
@@ -125,17 +129,6 @@ def _read(drive: Drive, first: int, queue: _Queue) -> None:
         if close is not None:
             close()
         queue.finish(error)
-
-
-# ----------------------------------------------------------------------------------------------
-
-# setpriority(2): -20 first to 19 last. Nobody waits for the decoder as long as moments are queued;
-# the lowest priority of all would let it starve beside a busy machine.
-DECODER_NICE: Final = 10
-# Only with a privilege (CAP_SYS_NICE, or a limit that allows it); without it stays as it is.
-PLAYER_NICE: Final = -10
-# Python's default lets a thread that computes keep others waiting for 5 ms.
-SWITCH_INTERVAL_S: Final = 0.5e-3
 
 
 class YieldingDrive:

@@ -1,4 +1,8 @@
-"""Judges a daemon's health by its message, and computes quantiles of its histograms."""
+"""A daemon's health: heard on the bus, judged, and as text for a person.
+
+The text is aligned, with quantiles of the daemon's histograms, and in colours where they can be
+seen.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from runtime.quantities import size_text
 from tools.lib.table import format_table, printable
 from tools.messages.message_values import to_plain
 
+logger = logging.getLogger(__name__)
+
 Health = Mapping[str, Any]
 """A ModeldHealth as nested plain values, by the names of health.capnp."""
 
@@ -26,6 +32,16 @@ SILENT_S = 1.0
 WAITING = frozenset({Phase.WAITING_CAMERA, Phase.WAITING_CAR})
 # What is no fault while there is no camera.
 WITHOUT_CAMERA = frozenset({Fault.NO_FRAME, Fault.CAMERA_LOST})
+
+SERVICES = tuple(HEALTH_SERVICES.values())
+# How soon a signal is noticed.
+POLL_MS = 100
+# Of two daemons the second speaks within a second of the first.
+OTHER_S = 1.2
+
+GREEN, YELLOW, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+_LABEL = 11
+_SHA_DIGITS = 12
 
 
 def problems_of(health: Health) -> list[str]:
@@ -100,15 +116,6 @@ def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]
     return found
 
 
-logger = logging.getLogger(__name__)
-
-SERVICES = tuple(HEALTH_SERVICES.values())
-# How soon a signal is noticed.
-POLL_MS = 100
-# Of two daemons the second speaks within a second of the first.
-OTHER_S = 1.2
-
-
 class HealthEar:
     """Listens to health messages; the caller closes the transport, `stop` ends it early."""
 
@@ -151,13 +158,6 @@ def _health_of(name: str, data: bytes) -> Health | None:
     except MessageError as error:
         logger.warning("%s: %s", name, error)
     return None
-
-
-# --- The health of a daemon as text for a person: aligned, in colours where they can be seen --
-
-GREEN, YELLOW, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
-_LABEL = 11
-_SHA_DIGITS = 12
 
 
 class Painter:

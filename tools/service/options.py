@@ -1,4 +1,8 @@
-"""Options of commands that open the bus: its address, and the stack of its names and ports."""
+"""Options of commands about a daemon: those that open its bus, and those of its settings.
+
+The bus has an address, and the stack of its names and ports. The options of settings are made from
+the settings' descriptions.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +114,7 @@ def open_camera_server(args: argparse.Namespace) -> CameraServer:
     return open_cameras(args.camera_server, stack_of(args), prefix=prefix)
 
 
-# --- Options of commands that take the daemon's settings, made from the settings' descriptions
+# --- The daemon's settings --------------------------------------------------------------------
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints, which hold everything that a training needs to resume.
+"""Checkpoints: they hold everything that a training needs to resume, and what it has come to.
 
 Each names its networks: names and shapes of all their weights.
 """
@@ -78,9 +78,6 @@ def _networks() -> str:
         for name, value in network.state_dict().items():
             digest.update(f"{name} {tuple(value.shape)}\n".encode())
     return digest.hexdigest()
-
-
-# --- Reads what a finished training has come to from its checkpoint ---------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,14 @@ from tools.training.networks.parts import (
     scale_of,
 )
 from tools.training.options import TrainingOptions
-from tools.training.policy_stage import answers, draw, plan_scaling
+from tools.training.policy_stage import draw, plan_scaling
 from tools.training.records import Records, TrainingProgress, Watch
 from tools.training.samples.drives import read_drives
 from tools.training.samples.histories import Histories, join
 from tools.training.samples.replay import PaintingPlan, Replay, Sample, fill, open_crew, open_replay
 from tools.training.samples.situations import Situations
 from tools.training.training import held_out
-from tools.training.vision_stage import CLIP, disturbed, learning_rate, mirror_some
+from tools.training.vision_stage import CLIP, answers, disturbed, learning_rate, mirror_some
 
 # ----------------------------------------------------------------------------------------------
 # Distillation (Hinton and others, 2015) needs no truth: the teacher's outputs on the same inputs

@@ -1,4 +1,4 @@
-"""Knows where each head lies in the networks' outputs and in the vector of targets they learn from.
+"""The heads of both networks: where each lies, in which units it is learnt, and in a mirror.
 
 A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
 units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
@@ -31,6 +31,7 @@ from modeld.constants import (
 from modeld.vehicle.desire import Desire
 
 Singles = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 Kind = Literal["gaussian", "binary", "categorical"]
 
 META_WIDTH = 55
@@ -133,7 +134,7 @@ def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
     return np.concatenate(parts, dtype=np.float32)
 
 
-# --- Brings targets to about one: means and deviations of each value over a set of samples ----
+# --- Units that bring targets to about one: means and deviations of each value ----------------
 #
 # The networks learn in these units, as positions of 192 m and rates of 0.001 rad/s stand in one
 # output. When the model is written its last layers take the units in (`fold`), so that it answers
@@ -169,10 +170,9 @@ def measure(heads: tuple[Head, ...], targets: Singles) -> Scaling:
 
     Targets are (n, size) float32, NaN where there is no truth.
     """
-    means, deviations, start = [], [], 0
-    for head in heads:
-        part = targets[:, start : start + head.size].astype(np.float64)
-        start += head.size
+    means, deviations = [], []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        part = targets[:, place].astype(np.float64)
         if head.kind != "gaussian":
             means.append(np.zeros(head.size))
             deviations.append(np.ones(head.size))
@@ -200,13 +200,11 @@ def fold(
     `weight` (width, inputs) and `bias` (width,) answer in units of the scaling; the results are
     float32 of the same shapes.
     """
-    factor, shift, start = [], [], 0
-    for head in heads:
-        mean = scaling.mean[start : start + head.size]
-        deviation = scaling.deviation[start : start + head.size]
-        start += head.size
+    factor, shift = [], []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        deviation = scaling.deviation[place]
         factor.append(deviation)
-        shift.append(mean)
+        shift.append(scaling.mean[place])
         if head.kind == "gaussian":  # the logarithms of deviations move, they do not stretch
             factor.append(np.ones_like(deviation))
             shift.append(np.log(deviation))
@@ -219,20 +217,15 @@ def fold(
 
 def part_of(heads: tuple[Head, ...], scaling: Scaling, wanted: tuple[Head, ...]) -> Scaling:
     """Return the scaling of some of the heads, in the order that is wanted."""
-    starts, start = {}, 0
-    for head in heads:
-        starts[head.name] = start
-        start += head.size
-    index = np.concatenate([np.arange(starts[h.name], starts[h.name] + h.size) for h in wanted])
+    places = places_in_target(heads)
+    index = np.concatenate([np.r_[places[head.name]] for head in wanted])
     return Scaling(scaling.mean[index], scaling.deviation[index])
 
 
-# --- Mirrors samples left to right: twice the roads for nothing, and no side is ever preferred
+# --- Mirrored samples: twice the roads for nothing, and no side is ever preferred -------------
 #
 # The middle of a view is column 256 of 512 luma columns, whose numbers are the middles of pixels:
 # so column c becomes 512 - c, and column 0, which has no partner, takes that of column 1.
-
-Bytes = NDArray[np.uint8]
 
 # What each desire becomes.
 _DESIRES = np.array(
@@ -273,10 +266,9 @@ def mirror_images(images: Bytes) -> Bytes:
 
 def mirror_target(heads: tuple[Head, ...], target: Singles) -> Singles:
     """Return mirrored targets (..., size) float32; `heads` are its parts in order."""
-    parts, start = [], 0
-    for head in heads:
-        values = target[..., start : start + head.size]
-        start += head.size
+    parts = []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        values = target[..., place]
         shaped = values.reshape(*values.shape[:-1], *head.shape)
         parts.append(_mirror(head, shaped).reshape(values.shape))
     return np.concatenate(parts, axis=-1, dtype=np.float32)

@@ -1,7 +1,13 @@
-"""Losses of the heads: the likelihood of the truth under their outputs; NaN (no truth) is ignored.
+"""Losses: of the heads, and hints to parts of the networks of what they should look for.
 
-Means and deviations are those of Laplace's distribution, whose tails fit roads and other drivers
-better than a normal one's; the deviation is its standard deviation, as the daemon reads it.
+The loss of a head is the likelihood of the truth under its output; NaN (no truth) is ignored. Means
+and deviations are those of Laplace's distribution, whose tails fit roads and other drivers better
+than a normal one's; the deviation is its standard deviation, as the daemon reads it.
+
+A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
+So the parts that look for lines, for the car ahead and for motion also learn what they should have
+found. These are computed from the targets: projected places, and the distance driven between the
+frames.
 """
 
 from __future__ import annotations
@@ -30,6 +36,11 @@ LOWEST, HIGHEST = -5.0, 3.0
 # counts by its deviation to this power, so that what is known well does not drown all else.
 EMPHASIS = 0.5
 _OUTSIDE = 0.1
+_PLACES = places_in_target(VISION_TARGETS)
+# Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
+_LEAST = 1e-6
+# What braking depends on.
+_READING_WEIGHT = 2.0
 
 
 def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
@@ -61,11 +72,10 @@ def total_loss(
 
     `heads` are the parts of a target in order; targets are (n, size) in units of the scaling.
     """
-    parts, start = {}, 0
+    parts, places = {}, places_in_target(heads)
     total = targets.new_zeros(())
     for head in heads:
-        target = targets[:, start : start + head.size]
-        start += head.size
+        target = targets[:, places[head.name]]
         parts[head.name] = head_loss(head, outputs[head.name], target)
         total = total + head.weight * parts[head.name]
     return total, {name: part.detach() for name, part in parts.items()}
@@ -79,18 +89,7 @@ def _likelihood(mean: Tensor, log_deviation: Tensor, truth: Tensor) -> Tensor:
     return weight * terms + _OUTSIDE * (log_deviation - inside).square()
 
 
-# --- Helps parts of the network to learn: where lines and cars are, how far the road has moved
-#
-# A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look
-# for. So the parts that look for lines, for the car ahead and for motion also learn what they
-# should have found. These are computed from the targets: projected places, and the distance driven
-# between the frames.
-
-_PLACES = places_in_target(VISION_TARGETS)
-# Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
-_LEAST = 1e-6
-# What braking depends on.
-_READING_WEIGHT = 2.0
+# --- Hints ------------------------------------------------------------------------------------
 
 
 def line_loss(logits: Tensor, targets: Singles) -> Tensor:

@@ -1,4 +1,9 @@
-"""Keeps freed memory in the process, in large pages: large arrays come and go at each step."""
+"""How a training uses its machine: it keeps the memory that it frees, and takes cores in turns.
+
+Large arrays come and go at each step. Threads of a network wait for each other, and one that shares
+its core makes all of them slow. So painters wait while there is enough to learn from, and learning
+waits when there is not.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,10 @@ _NEVER = 2**31 - 1
 # What a step of a batch of 32 takes at once is below this; what is not touched takes no memory.
 _LARGE = 2 << 30
 _LARGE_PAGE = 2 << 20
+# How often samples are learnt from, in the mean over all that were painted.
+MOST_USES = 2.0
+# Once painters have their turn, it lasts until there are new samples for so many steps.
+TURN_STEPS = 4
 
 
 def keep_freed_memory() -> None:
@@ -44,19 +53,8 @@ def _ask_for_large_pages(library: ctypes.CDLL) -> None:
         library.free(block)
 
 
-# --- Gives the cores to painters or to the network; samples are learnt from twice at most -----
-#
-# Threads of a network wait for each other, and one that shares its core makes all of them slow. So
-# painters wait while there is enough to learn from, and learning waits when there is not.
-
-# How often samples are learnt from, in the mean over all that were painted.
-MOST_USES = 2.0
-# Once painters have their turn, it lasts until there are new samples for so many steps.
-TURN_STEPS = 4
-
-
 class Turns:
-    """Counts used samples, and makes the painters wait."""
+    """Counts used samples, and makes the painters wait: samples are learnt from twice at most."""
 
     def __init__(self, replay: Replay, batch: int) -> None:
         """Begin with nothing learnt from.

@@ -1,7 +1,10 @@
-"""Writes trained networks as ONNX: norms and units folded in, heads in their published order.
+"""The files of a trained model: both networks as ONNX, and the card.
 
 The graphs are written node by node from the weights, so that they hold what the importer knows and
-nothing that an exporter makes up. `vision.onnx` and `policy.onnx` together are below 5 MB.
+nothing that an exporter makes up. Norms and units are folded in, heads are in their published
+order. `vision.onnx` and `policy.onnx` together are below 5 MB. The card says what the model is,
+what it has seen, how well it does and what it cannot do. Its figures are also written for programs:
+a later training compares with them.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ from tools.training.samples.situations import HEIGHTS_M, SHARP_SHARE
 
 _PRODUCER = "modeld-train"
 VISION_FILE, POLICY_FILE = "vision.onnx", "policy.onnx"
+CARD_NAME = "README.md"
+FIGURES_NAME = "figures.json"
 # Both files together.
 MOST_BYTES = 5_000_000
 MOST_PARAMETERS = 2_000_000
@@ -213,13 +218,8 @@ def _finish(
     return model
 
 
-# ----------------------------------------------------------------------------------------------
-# The card of a trained model: what it is, what it has seen, how well it does, what it cannot do.
-#
-# Its figures are also written for programs: a later training compares with them.
+# --- The card ---------------------------------------------------------------------------------
 
-NAME = "README.md"
-FIGURES_NAME = "figures.json"
 _CANNOT = f"""\
 ## What it cannot do
 
@@ -277,7 +277,7 @@ def write_card(
     )
     held_out = {kind: one.as_json() for kind, one in figures.items()}
     found = {"minutes": options.minutes, "seed": options.seed, "held_out": held_out}
-    for name, content in ((NAME, text), (FIGURES_NAME, json_text(found, 1) + "\n")):
+    for name, content in ((CARD_NAME, text), (FIGURES_NAME, json_text(found, 1) + "\n")):
         with whole_file(directory / name) as file:
             file.write(content.encode())
 

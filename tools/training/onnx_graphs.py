@@ -1,4 +1,8 @@
-"""Writes the trunk of the vision network as ONNX: what `networks.Trunk` does, node by node."""
+"""Trained weights as ONNX graphs: the layers, and the trunk of the vision network, node by node.
+
+Matrices are stored as float16 or int8, all else as float32. The trunk does what `networks.Trunk`
+does.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,8 @@ from tools.training.networks.cells import (
     row_scale,
 )
 
-# --- Writes ONNX graphs with given weights: matrices as float16 or int8, all else as float32 --
-
 Array = NDArray[np.floating[Any]]
+Weights = Mapping[str, NDArray[np.float32]]
 # Largest finite float16.
 _LARGEST = 65504.0
 
@@ -124,9 +127,7 @@ class EightBitGraph(WeightedGraph):
         return self.node("DequantizeLinear", parts, stored.shape, axis=outputs)
 
 
-# ----------------------------------------------------------------------------------------------
-
-Weights = Mapping[str, NDArray[np.float32]]
+# --- The trunk --------------------------------------------------------------------------------
 
 
 def linear(w: Weights, name: str) -> Layer:

@@ -1,12 +1,16 @@
-"""Trains the policy on drives, round by round: most of them are driven by the student itself."""
+"""Trains the policy on drives, round by round, and judges its commands on drives kept apart.
+
+The student itself drives most of them. What a policy knows by heart shows in nothing but drives
+that it has not learnt from: its loss goes on falling while, on new drives, it brakes less and less
+where braking is right (ADR 0098).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,17 +21,14 @@ from tools.training.heads import (
     PLAN,
     POLICY_HEADS,
     VISION_TARGETS,
-    Head,
     Scaling,
-    Singles,
     part_of,
 )
 from tools.training.losses import total_loss
-from tools.training.networks.networks import Policy, Vision, as_input
+from tools.training.networks.networks import Policy, Vision
 from tools.training.networks.optimizers import Average
 from tools.training.records import RESUME, Records, Watch
 from tools.training.samples.histories import CommandLoss, Histories, accelerations, turns
-from tools.training.samples.replay import Sample
 from tools.training.vision_stage import CLIP, Tick, learning_rate
 
 STAGE = "policy"
@@ -47,6 +48,13 @@ _FORGOTTEN = 0.15
 # Noise on features, whose deviation is about 1.
 _NOISE = 0.02
 _ROW_STEPS = 20
+# Every fifth row is judged, as rows of a drive resemble those beside them, 1024 at once.
+_STRIDE, _AT_ONCE = 5, 1024
+# Where braking by more than this is right, m/s^2, it is hard.
+_HARD_MPS2 = -2.5
+_SPEED = PLAN_VELOCITY.start
+# Of the times at which commands are read (`tools/training/samples/histories.py`): 0.63 and 0.24 s.
+_LONGITUDINAL, _LATERAL = 2, 0
 
 
 def begin_policy(vision: Vision) -> Policy:
@@ -139,23 +147,9 @@ def plan_scaling(scaling: Scaling) -> Scaling:
     return part_of(VISION_TARGETS, scaling, (PLAN,))
 
 
-# --- Errors of what a policy commands on drives that it has not learnt from -------------------
-#
-# What a policy knows by heart shows in nothing else: its loss goes on falling while, on new drives,
-# it brakes less and less where braking is right (ADR 0098).
-
-# Every fifth row is judged, as rows of a drive resemble those beside them, 1024 at once.
-_STRIDE, _AT_ONCE = 5, 1024
-# Where braking by more than this is right, m/s^2, it is hard.
-_HARD_MPS2 = -2.5
-_SPEED = PLAN_VELOCITY.start
-# Of the times at which commands are read (`tools/training/samples/histories.py`): 0.63 and 0.24 s.
-_LONGITUDINAL, _LATERAL = 2, 0
-
-
 @torch.inference_mode()
 def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> dict[str, float]:
-    """Return mean errors by the names of a report.
+    """Return mean errors of the commands, by the names of a report.
 
     Braking is judged where more than 2.5 m/s^2 of it is right, as a mean (positive where it is too
     little) and as an error; where there is no such row, not at all.
@@ -178,8 +172,8 @@ def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> di
 
 
 def _compare(
-    policy: Policy, histories: Histories, ends: torch.Tensor, scaling: Scaling
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    policy: Policy, histories: Histories, ends: Tensor, scaling: Scaling
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return errors of speed and of both commands, and the acceleration that is right, (n,)."""
     shape = (-1, IDX_COUNT, PLAN_WIDTH)
     deviation, mean = (torch.from_numpy(part) for part in (scaling.deviation, scaling.mean))
@@ -190,28 +184,3 @@ def _compare(
     ahead = accelerations(said)[:, _LONGITUDINAL] - asked
     aside = (turns(said) - turns(right))[:, _LATERAL] * speed
     return said[:, 0, _SPEED] - speed, ahead, aside, asked
-
-
-_BATCH = 16
-
-
-@torch.inference_mode()
-def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Singles:
-    """Return a network's answers to samples, laid out as their targets: means, or chances."""
-    vision.eval()
-    found = []
-    for start in range(0, len(samples), _BATCH):
-        images = np.stack([sample.images for sample in samples[start : start + _BATCH]])
-        outputs = vision(as_input(torch.from_numpy(images)))
-        parts = [_means(head, outputs[head.name]) for head in VISION_TARGETS]
-        found.append(np.concatenate([part.numpy() for part in parts], axis=1))
-    said = np.concatenate(found)
-    return np.asarray(said * scaling.deviation + scaling.mean, np.float32)
-
-
-def _means(head: Head, output: torch.Tensor) -> torch.Tensor:
-    if head.kind == "gaussian":
-        return output[:, : head.size]
-    if head.kind == "binary":
-        return output.sigmoid()
-    return output.reshape(-1, *head.shape).softmax(-1).reshape(len(output), -1)

@@ -23,7 +23,6 @@ from tools.training.networks.networks import Policy, Vision, arrays_of
 from tools.training.options import ROUNDS, TrainingOptions, recipe_of
 from tools.training.policy_stage import (
     Reporter,
-    answers,
     begin_policy,
     command_errors,
     learn,
@@ -35,7 +34,7 @@ from tools.training.samples.driving import DrivesPlan, drive_on, save_student
 from tools.training.samples.histories import CommandLoss, join
 from tools.training.samples.replay import PaintingPlan, Sample, fill, open_crew, open_replay
 from tools.training.samples.situations import Situations
-from tools.training.vision_stage import VisionRun, VisionState
+from tools.training.vision_stage import VisionRun, VisionState, answers
 
 
 def check_sizes() -> Written:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +13,24 @@ import torch
 from torch import Tensor
 
 from tools.lib.crew import Crew
-from tools.training.heads import VISION_TARGETS, Scaling, measure, mirror_images, mirror_target
+from tools.training.heads import (
+    VISION_TARGETS,
+    Head,
+    Scaling,
+    Singles,
+    measure,
+    mirror_images,
+    mirror_target,
+)
 from tools.training.losses import hint_loss, total_loss
 from tools.training.machine import Turns
 from tools.training.networks import optimizers
 from tools.training.networks.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
-from tools.training.networks.networks import Vision, fast_dtype
+from tools.training.networks.networks import Vision, as_input, fast_dtype
 from tools.training.networks.optimizers import Average
 from tools.training.options import TrainingOptions
 from tools.training.records import RESUME, Records, Watch
-from tools.training.samples.replay import Batch, Replay
+from tools.training.samples.replay import Batch, Replay, Sample
 
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768
@@ -38,6 +46,7 @@ CHECKPOINT_S = 150.0
 # units of the input (1 is 64 of 255): cameras differ more than the painter does.
 _GAIN, _SHIFT, _NOISE = 0.15, 0.15, 0.03
 STAGE = "vision"
+_JUDGED_AT_ONCE = 16
 
 Tick = Callable[[float, str], None]
 """Called with the share of the stage that is done, and what to say of it."""
@@ -240,6 +249,28 @@ def learning_rate(share: float, highest: float) -> float:
         return highest * (0.05 + 0.95 * share / _WARM_UP)
     down = min((share - _WARM_UP) / (1.0 - _WARM_UP), 1.0)
     return highest * (_LAST_RATE + (1.0 - _LAST_RATE) * 0.5 * (1.0 + math.cos(math.pi * down)))
+
+
+@torch.inference_mode()
+def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Singles:
+    """Return a network's answers to samples, laid out as their targets: means, or chances."""
+    vision.eval()
+    found = []
+    for start in range(0, len(samples), _JUDGED_AT_ONCE):
+        images = np.stack([sample.images for sample in samples[start : start + _JUDGED_AT_ONCE]])
+        outputs = vision(as_input(torch.from_numpy(images)))
+        parts = [_means(head, outputs[head.name]) for head in VISION_TARGETS]
+        found.append(np.concatenate([part.numpy() for part in parts], axis=1))
+    said = np.concatenate(found)
+    return np.asarray(said * scaling.deviation + scaling.mean, np.float32)
+
+
+def _means(head: Head, output: Tensor) -> Tensor:
+    if head.kind == "gaussian":
+        return output[:, : head.size]
+    if head.kind == "binary":
+        return output.sigmoid()
+    return output.reshape(-1, *head.shape).softmax(-1).reshape(len(output), -1)
 
 
 def _wait_for(state: VisionState, work: VisionRun, count: int) -> None:

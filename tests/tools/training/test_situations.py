@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from modeld.constants import X_IDXS
 from tests.tools.training.straight_road import PLACES
 from tests.tools.world.roads import body_on
-from tools.training.heads import HIDDEN_WIDTH, ROW_S, VISION_TARGETS, Singles, size_of
+from tools.training.heads import HIDDEN_WIDTH, ROW_S, VISION_TARGETS, Bytes, Singles, size_of
 from tools.training.options import Seeds
 from tools.training.samples import situations
 from tools.training.samples.drives import Drive, Swerve, later_plan, random_lead
-from tools.training.samples.replay import IMAGES_SHAPE, Bytes, Sample
+from tools.training.samples.replay import IMAGES_SHAPE, Sample
 from tools.training.samples.situations import (
     CRAWLING_MPS,
     KINDS,

@@ -1,4 +1,4 @@
-"""The options of playing, for every command that plays a drive live."""
+"""The command line of playing: its options, and the report of what a player did."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from tools.errors import UsageError
 from tools.lib.number_options import MOST_S, real
 from tools.playback.player.outlet import ServiceFilter
 from tools.playback.player.player import MAX_SPEED, MIN_SPEED, PlayCounts, Played, PlayOptions
+
+NS_PER_MS: Final = 1e6
+# Beyond it a frame counts as late: a tenth of the period of 20 Hz.
+LATE_MS: Final = 5.0
 
 
 def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -62,13 +66,6 @@ def play_options(
 
 def _names(lists: list[str] | None) -> frozenset[str]:
     return frozenset(name.strip() for one in lists or () for name in one.split(",") if name.strip())
-
-
-# --- Reports what a player did: how many messages and frames, how late ------------------------
-
-NS_PER_MS: Final = 1e6
-# Beyond it a frame counts as late: a tenth of the period of 20 Hz.
-LATE_MS: Final = 5.0
 
 
 def spread(values: NDArray[np.float64]) -> dict[str, float] | None:

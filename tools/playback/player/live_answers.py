@@ -1,7 +1,8 @@
-"""Listens to a live daemon in a thread, which stamps arrivals, and writes the log in another.
+"""The answers of a live daemon: heard, logged, and judged by how evenly they came.
 
-Arrival is stamped by a thread that does nothing else. Compressing the log takes milliseconds at a
-time, so it is done by a thread of low priority that is fed through a queue.
+A thread that does nothing else stamps arrivals. Compressing the log takes milliseconds at a time,
+so it is done by a thread of low priority that is fed through a queue. A steady daemon answers every
+frame once, in the rhythm of the recording.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from tools.playback.threads import hurry, yield_to_others
 
 _POLL_MS: Final = 50
 MODEL_SERVICE: Final = "modelV2"
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +174,6 @@ class Listener:
                 )
             )
         self._take(data, event.logMonoTime)
-
-
-# ----------------------------------------------------------------------------------------------
-# Judges how evenly a live daemon answered: every frame once, in the rhythm of the recording.
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

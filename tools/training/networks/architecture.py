@@ -1,4 +1,4 @@
-"""How the networks are built, as data: what the networks in torch and the ONNX files share."""
+"""What the networks in torch and the ONNX files share: sizes, groups of heads, rounded weights."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ HEAD_GROUPS: dict[str, tuple[Head, ...]] = {
 # and acceleration, and how likely it is there.
 TOLD_OF_LEAD = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)
 
-# --- Rounds weights to 8 bits: whole numbers from -127 to 127, and a scale for each output ----
+# --- Weights of 8 bits: whole numbers from -127 to 127, and a scale for each output -----------
 #
 #     scale = largest |weight| of the output / 127        weight = number * scale
 #

@@ -1,4 +1,4 @@
-"""Parts of the networks: convolutions, and what looks for motion, for lines, for the car ahead.
+"""Parts of the networks: convolutions, what looks for motion, lines and the car ahead; rounding.
 
 `sweep` and `cells` define the places; these parts learn to see there.
 """
@@ -203,7 +203,7 @@ def begin_small(layer: nn.Linear) -> None:
     nn.init.zeros_(layer.bias)
 
 
-# --- Networks in torch whose matrices are rounded to 8 bits each time they are used -----------
+# --- Networks whose matrices are rounded to 8 bits each time they are used --------------------
 #
 # What is learnt are the weights before they are rounded; the gradient passes the rounding as if it
 # were not there (Bengio and others, "Estimating or propagating gradients through stochastic
@@ -241,7 +241,7 @@ def scale_of(weight: Tensor) -> Tensor:
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """Return a weight (outputs, ...) rounded as by `rounding`; gradients pass through."""
+    """Return a weight (outputs, ...) rounded as by `in_eight_bits`; gradients pass through."""
     fixed, scale = weight.detach(), scale_of(weight)
     value = (fixed / scale).round().clamp(-LARGEST, LARGEST) * scale
     return weight + (value - fixed)

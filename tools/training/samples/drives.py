@@ -1,9 +1,9 @@
 """Drives a simulated car for the policy to learn from, by the expert or by the student.
 
-Five times a second both views are painted and the expert plans from there. In
-between the car follows the driver's plan as the daemon would command it. Drives begin off the
-middle of the lane, are pushed aside now and then, or swerve as if somebody turned the wheel; where
-there are lanes, the driver is asked to change them.
+Five times a second both views are painted and the expert plans from there. In between the car
+follows the driver's plan as the daemon would command it. Drives begin off the middle of the lane,
+are pushed aside now and then, or swerve as if somebody turned the wheel; where there are lanes, the
+driver is asked to change them. The training's directory keeps each drive in a file.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def random_lead(
 
 # Shortest and longest drive.
 ROWS = (50, 175)
+DRIVES = "drives"
 # Enough road for the fastest drive of so many rows.
 _WORLD_M = 1400.0
 _STEPS = round(ROW_S / DT_MODEL_S)
@@ -329,9 +330,7 @@ def later_plan(plan: Singles, elapsed_s: float) -> Singles:
     return found
 
 
-# --- Keeps the drives of a training in its directory, one file for each -----------------------
-
-DRIVES = "drives"
+# --- Files of drives, in the directory of a training ------------------------------------------
 
 
 def write_drive(directory: Path, number: int, record: DriveRecord) -> None:

@@ -1,4 +1,12 @@
-"""Drives as a policy learns from them: histories, each as it was and as in a mirror."""
+"""Drives as a policy learns from them: histories, and what cars follow counts for more.
+
+Each history is learnt from as it was and as in a mirror. A plan has 495 values; the daemon makes a
+command of a few of them: of the change of speed and of heading in the next moments, less
+acceleration and turning now (`modeld.outputs.actions`). Nearly equal speeds are subtracted there,
+so errors of the command are not those of the plan. And it is seldom right to brake hard, but then
+it matters most: where the expert asks for more than 2.5 m/s^2, a policy that learns from all rows
+alike brakes by 2 m/s^2 less (2026-11-25).
+"""
 
 from __future__ import annotations
 
@@ -31,14 +39,8 @@ from tools.training.heads import (
 )
 from tools.training.samples.drives import CONVENTION, DriveRecord
 
-# --- Weights the part of a plan that cars follow more than the rest of it ---------------------
-#
-# A plan has 495 values; the daemon makes a command of a few of them: of the change of speed and of
-# heading in the next moments, less acceleration and turning now (`modeld.outputs.actions`). Nearly
-# equal speeds are subtracted there, so errors of the command are not those of the plan. And it is
-# seldom right to brake hard, but then it matters most: where the expert asks for more than 2.5
-# m/s^2, a policy that learns from all rows alike brakes by 2 m/s^2 less (2026-11-25).
-
+# Empty rows before each drive: histories reach so far back.
+PAD = HISTORY_ROWS - 1
 _UNTIL_S = 2.0
 # Times of a plan until then, and the first one after it.
 NEXT = int(np.searchsorted(T_IDXS, _UNTIL_S)) + 1
@@ -141,10 +143,7 @@ def times_learnt(targets: Singles) -> NDArray[np.int64]:
     return times
 
 
-# ----------------------------------------------------------------------------------------------
-
-# Empty rows before each drive: histories reach so far back.
-PAD = HISTORY_ROWS - 1
+# --- Histories --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

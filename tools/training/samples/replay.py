@@ -1,8 +1,9 @@
 """A ring of painted samples in shared memory: painters write, the training draws at random.
 
-Each painter has slots of its own and overwrites its oldest sample. A slot's version is odd while it
-is being written; a reader that sees it change draws again, so neither ever locks the other out. Who
-works and who waits is decided by `turns`; painters read it here.
+Each painter is a process, has slots of its own and overwrites its oldest sample. A slot's version
+is odd while it is being written; a reader that sees it change draws again, so neither ever locks
+the other out. `tools.training.machine.Turns` decides who works and who waits; painters read it
+here.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ from numpy.typing import NDArray
 from tools.errors import TrainingError
 from tools.lib import crew
 from tools.lib.crew import Crew, Task
-from tools.training.heads import Singles
-
-Bytes = NDArray[np.uint8]
+from tools.training.heads import Bytes, Singles
 
 # Road and wide, each two frames of six channels, older one first.
 IMAGES_SHAPE = (2, 12, 128, 256)
@@ -34,6 +33,14 @@ _IMAGES_BYTES = 2 * 12 * 128 * 256
 _MOST_SHARE = 0.7
 # What a slot may be caught in the middle of, before something must be wrong.
 _TRIES = 1000
+# Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
+_NICE = 19
+# Between two looks whether it is the painters' turn.
+_WAIT_S = 0.01
+_GONE = (
+    "train: expected the painting processes to go on, found one gone; is there enough memory? "
+    "--workers 1 takes the least"
+)
 
 
 class Sample(NamedTuple):
@@ -214,12 +221,7 @@ def _available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-# --- Fills a replay ring with painted samples, in processes of their own ----------------------
-
-# Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
-_NICE = 19
-# Between two looks whether it is the painters' turn.
-_WAIT_S = 0.01
+# --- Painters ---------------------------------------------------------------------------------
 
 Source = Callable[[int], Iterable[Sample]]
 """Gives the samples of a world by its number; what can be pickled."""
@@ -268,21 +270,12 @@ def fill(
         number += plan.replay.painters
 
 
-# --- Processes that paint or drive for a training until they are told to end ------------------
-#
-# A crew (`tools.lib.crew`) whose troubles are told in the training's words.
-
-_GONE = (
-    "train: expected the painting processes to go on, found one gone; is there enough memory? "
-    "--workers 1 takes the least"
-)
-
-
 @contextmanager
 def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew]:
-    """Start one process for each row of arguments; at the end of the block they are gone.
+    """Start processes that paint or drive for a training, one for each row of arguments.
 
-    What the crew raises where one failed or is gone is a TrainingError.
+    At the end of the block they are gone. What the crew raises where one failed or is gone is a
+    TrainingError.
 
     Args:
         task: a function of a module, called with a row of arguments, `is_stopped` and `send`.

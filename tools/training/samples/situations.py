@@ -1,7 +1,9 @@
-"""Draws single moments of driving: the car's place and motion, the others, and the truth.
+"""Draws single moments of driving, and paints what the model sees of them.
 
-Most are near the middle of a lane, as in a drive that goes well; the others are where a drive must
-not stay, up to 1.5 m and some degrees off, with the expert's way back as the plan.
+A moment is the car's place and motion, the others, and the truth. Most are near the middle of a
+lane, as in a drive that goes well; the others are where a drive must not stay, up to 1.5 m and some
+degrees off, with the expert's way back as the plan. Both views of a moment are painted and packed
+into the model's channels.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tools.training.heads import ROW_S, VISION_TARGETS, target_of
+from tools.training.heads import ROW_S, VISION_TARGETS, Bytes, target_of
 from tools.training.options import Seeds
 from tools.training.samples.replay import Sample
 from tools.world.body import FRONT_M, Body, body_at
@@ -29,9 +30,7 @@ from tools.world.truth import LEAD_SIGHT_M, truth_of
 from tools.world.view import MED_LENS, WIDE_LENS, Mount
 from tools.world.world import World, random_world
 
-# --- Paints what the model sees: both views at one moment, packed into its channels -----------
-
-Bytes = NDArray[np.uint8]
+# --- What the model sees ----------------------------------------------------------------------
 
 # Lowest and highest camera, m: from a low car to a high one.
 HEIGHTS_M = (1.12, 1.32)
@@ -110,7 +109,7 @@ def slowed_mps(world: World, lane: int, s_m: float, rng: np.random.Generator) ->
     return curves.at(s_m) * rng.uniform(*_SLOWED)
 
 
-# ----------------------------------------------------------------------------------------------
+# --- Moments ----------------------------------------------------------------------------------
 
 # Of each world: how long, how many moments, and samples in a row from each.
 WORLD_M = 1200.0
