@@ -129,6 +129,15 @@ def write_segment(directory: Path, segment: Segment) -> Path:
     return directory
 
 
+def write_route(directory: Path, *counts: int) -> list[str]:
+    """Write the segments of a route, of so many frames each; return their directories."""
+    found = []
+    for number, count in enumerate(counts):
+        segment = plain(number, count=count, first=sum(counts[:number]))
+        found.append(str(write_segment(directory / f"00000001--0123456789--{number}", segment)))
+    return found
+
+
 def sof_ns(stream: str, frame_id: int) -> int:
     """When the exposure of a frame begins."""
     return START_NS + PERIOD_NS * frame_id + PHASE_NS[stream]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,9 +194,3 @@ class View:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
-
-
-def write_log(path: Path, events: list[bytes]) -> Path:
-    """Write Events as they are, without compression."""
-    path.write_bytes(b"".join(events))
-    return path

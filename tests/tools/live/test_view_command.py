@@ -19,8 +19,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.cereal.shared import write_log
 from tests.tools.conftest import Modeld
-from tests.tools.live.speaker import View, drive_log, speaking, unpacked, write_log
+from tests.tools.live.speaker import View, drive_log, speaking, unpacked
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.processes import Child
 from tools.live.server import MAX_VIEWERS

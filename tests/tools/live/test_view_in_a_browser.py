@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from cereal.schema import read_event
+from tests.cereal.shared import write_log
 from tests.tools.conftest import MakeVideo
-from tests.tools.live.speaker import View, drive_log, speaking, write_log
+from tests.tools.live.speaker import View, drive_log, speaking
 from tests.tools.views.browser import Browser
 from tests.tools.waiting import wait_until
 
