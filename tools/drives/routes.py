@@ -199,8 +199,8 @@ class SegmentFiles:
     def log(self, selector: str, *, is_small: bool = False) -> Path:
         """Return the log that a selector asks for.
 
-        `selector`: see `Selection`. `is_small`: of a drive that has its
-        small pictures only, any log will do.
+        `selector`: see `Selection`. `is_small`: of a drive that has its small pictures only, any
+        log will do.
 
         Raises:
             DriveError: there is none; says what there is.
@@ -347,7 +347,7 @@ def _below(directory: Path) -> Iterator[SegmentFiles]:
     for prefix, files in flat.items():
         match = _SEGMENT.fullmatch(prefix)
         if match is not None:
-            name = _joined(match["dongle"] or _dongle_of(directory), match["log_id"])
+            name = _route_named(match, directory)
             yield SegmentFiles(directory / prefix, int(match["number"]), name, files)
 
 
@@ -359,8 +359,8 @@ def _directory(path: Path) -> SegmentFiles | None:
     absolute = path.absolute() if path.name not in ("", "..") else path.resolve()
     match = _SEGMENT.fullmatch(absolute.name)
     if match is not None and not match["file"]:
-        dongle = match["dongle"] or _dongle_of(absolute.parent)
-        return SegmentFiles(path, int(match["number"]), _joined(dongle, match["log_id"]), files)
+        name = _route_named(match, absolute.parent)
+        return SegmentFiles(path, int(match["number"]), name, files)
     if _NUMBER.fullmatch(absolute.name):
         return SegmentFiles(path, int(absolute.name), _route_of(absolute.parent), files)
     return SegmentFiles(path, None, "", files)
@@ -383,18 +383,14 @@ def _route_of(directory: Path) -> str:
     """Return the route that a directory of numbered segments belongs to, by its name."""
     absolute = directory.absolute()
     match = _DIRECTORY.fullmatch(absolute.name)
-    if match is None:
-        return ""
-    return _joined(match["dongle"] or _dongle_of(absolute.parent), match["log_id"])
+    return "" if match is None else _route_named(match, absolute.parent)
 
 
-def _dongle_of(directory: Path) -> str | None:
-    name = directory.absolute().name
-    return name if re.fullmatch(DONGLE, name) else None
-
-
-def _joined(dongle: str | None, log_id: str) -> str:
-    return f"{dongle}|{log_id}" if dongle else log_id
+def _route_named(match: re.Match[str], parent: Path) -> str:
+    """Return the route of a name; the directory it lies in may have the dongle's name."""
+    name = parent.absolute().name
+    dongle = match["dongle"] or (name if re.fullmatch(DONGLE, name) else None)
+    return RouteName(None, dongle, match["log_id"]).text
 
 
 def _unreadable(path: Path, error: OSError) -> DriveError:
