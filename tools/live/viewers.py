@@ -2,7 +2,7 @@
 
 Nothing is queued for a viewer: it gets the newest when it has taken what came before, and what it
 missed in between is counted. Rows for plots it gets all, of the last half minute, and samples of
-the fields that it chose. It sends and loads the layout of the page: its fields and hidden parts.
+the fields that it chose. A layout of the page, from a file or from a viewer, is checked here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,10 @@ MAX_RATE_HZ: Final = 60.0
 MAX_SAMPLES: Final = int(WINDOW_S * 100) * MAX_FIELDS
 # What a page asked for and has not got: more than the window of its plots in both logs.
 MAX_ASKED: Final = 32
-
-
-# The layout file of the page.
-FORMAT: Final = "modeld view layout"
-VERSION: Final = 1
-MAX_BYTES: Final = 12_288
-WAYS: Final = ("plot", "text")
+LAYOUT_FORMAT: Final = "modeld view layout"
+LAYOUT_VERSION: Final = 1
+MAX_LAYOUT_BYTES: Final = 12_288
+WAYS: Final = ("plot", "text")  # to show a field
 # Parts of the page that may be hidden, as it names them.
 CARDS: Final = ("camera", "top", "plots", "fields", "now", "health", "stages", "faults")
 _KEYS: Final = ("format", "version", "fields", "hidden")
@@ -247,18 +244,18 @@ def parse_layout(text: str) -> dict[str, Any]:
     Raises:
         LayoutError: it is none, or names what there is not.
     """
-    if len(text.encode()) > MAX_BYTES:
-        raise LayoutError(f"expected at most {MAX_BYTES} bytes, found {len(text.encode())}")
+    if len(text.encode()) > MAX_LAYOUT_BYTES:
+        raise LayoutError(f"expected at most {MAX_LAYOUT_BYTES} bytes, found {len(text.encode())}")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise LayoutError(f"expected JSON, found {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise LayoutError(f'expected "format": "{FORMAT}", found another file')
-    if found.get("version") != VERSION:
+    if not isinstance(found, dict) or found.get("format") != LAYOUT_FORMAT:
+        raise LayoutError(f'expected "format": "{LAYOUT_FORMAT}", found another file')
+    if found.get("version") != LAYOUT_VERSION:
         raise LayoutError(
-            f"expected version {VERSION}, found {_brief(found.get('version'))}; save it again with "
-            "this version of modeld"
+            f"expected version {LAYOUT_VERSION}, found {_brief(found.get('version'))}; save it "
+            "again with this version of modeld"
         )
     unknown = sorted(found.keys() - set(_KEYS))
     if unknown:
@@ -269,8 +266,8 @@ def parse_layout(text: str) -> dict[str, Any]:
     if not isinstance(hidden, list) or not all(one in CARDS for one in hidden):
         raise LayoutError(f"hidden: expected some of {', '.join(CARDS)}, found {_brief(hidden)}")
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": LAYOUT_FORMAT,
+        "version": LAYOUT_VERSION,
         "fields": [_field(one) for one in fields],
         "hidden": sorted(set(hidden)),
     }
@@ -282,7 +279,7 @@ def load_layout(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: it cannot be read, or is no layout.
     """
-    given = GivenText(path, UsageError, MAX_BYTES, "--layout", "save one on the page")
+    given = GivenText(path, UsageError, MAX_LAYOUT_BYTES, "--layout", "save one on the page")
     try:
         return parse_layout(given.text())
     except LayoutError as error:

@@ -34,8 +34,8 @@ from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
 from tools.report.report import MAX_PICTURES
 
-# Of the provenance, where it must agree: changes whenever the same inputs give another log.
-FORMAT = 1
+# Part of the provenance: it changes whenever the same inputs give another log.
+PROVENANCE_FORMAT = 1
 # What a single drive may fail with while the others go on. A device that fails, a full disk and an
 # interrupt are not among them: they would fail the next drive, too.
 DRIVE_ERRORS = (ToolError, ModeldError, CerealError)
@@ -201,7 +201,7 @@ class Asked:
         # A log without monitoring is what it was before there was any.
         beside = {} if self.monitoring is None else {"monitoring": self.monitoring}
         return beside | {
-            "format": FORMAT,
+            "format": PROVENANCE_FORMAT,
             "version": _version(),
             "drive": self.drive,
             "artifact": self.artifact,
