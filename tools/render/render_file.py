@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,28 +13,13 @@ from numpy.typing import NDArray
 from modeld.vehicle.calibration import Camera
 from tools.drives.qcamera import SIZE
 from tools.render.hevc import RATE_HZ, Packet, encode_file, fill_plane
-from tools.render.recorded_motion import recorded_motion
+from tools.render.script import TICK_NS, TICKS_PER_S
+from tools.render.scripted_drive import ScriptedDrive
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
-from tools.render.world import (
-    EDGE_OFFSETS_M,
-    LANE_WIDTH_M,
-    LINE_OFFSETS_M,
-    TICK_NS,
-    TICKS_PER_S,
-    CarState,
-    World,
-    seeded_motion,
-)
-from tools.world.body import Body
 from tools.world.curves import Floats, random_walk, through_knots
 from tools.world.painting.painter import Painter
 from tools.world.painting.sky import Picture
-from tools.world.road import Road
-from tools.world.scenery import PLAIN, Scenery
-from tools.world.traffic import Vehicle
-from tools.world.view import Bytes, Mount
-from tools.world.world import Lanes, Marking, MarkingKind
-from tools.world.world import World as PaintedWorld
+from tools.world.view import Bytes
 
 # ----------------------------------------------------------------------------------------------
 # Sums of whole numbers scale the small pictures and one thread encodes them: equal pictures give
@@ -190,89 +174,6 @@ def _paint_ellipse(
         part[:] = np.rint(part + (float(colour[plane]) - part) * share).astype(np.uint8)
 
 
-# By day, without noise: noise mostly busies the encoder.
-DRIVE_SCENERY: Scenery = replace(
-    PLAIN,
-    asphalt=(84.0, 128.0, 128.0),
-    verge=(100.0, 108.0, 122.0),
-    haze_m=300.0,
-    asphalt_grain=2.0,
-    verge_grain=5.0,
-    post_m=25.0,
-    trees=0.7,
-    signs=2.0,
-)
-_SPEED_LIMIT_MPS = 30.0
-# The car ahead: a blue one.
-_LEAD = Vehicle(0.0, 0.0, 0.0, 0.0, width_m=1.82, height_m=1.46, length_m=4.5, paint=9)
-
-
-class DrivePainter:
-    """Paints one camera's pictures of a drive.
-
-    Width and height of the camera are even; `seed` draws texture, trees and hills.
-    """
-
-    def __init__(self, world: World, mount: Mount, seed: int) -> None:
-        self._world = world
-        self._painter = Painter(painted_world(world, seed), mount)
-
-    def paint(self, tick: int) -> Picture:
-        """Return what the camera sees at a tick of the world."""
-        state = self._world.state(tick)
-        lead = replace(
-            _LEAD,
-            s_m=state.lead_s_m,
-            offset_m=self._world.offset_at(state.lead_s_m),
-            speed_mps=state.lead_speed_mps,
-        )
-        return self._painter.paint(body_of(state), (lead,), tick)
-
-
-def painted_world(world: World, seed: int) -> PaintedWorld:
-    """Return the road of a drive as a world: flat, with three lanes."""
-    road = world.road
-    level = np.zeros_like(road.x_m)
-    kinds = (MarkingKind.SOLID, MarkingKind.DASHED, MarkingKind.DASHED, MarkingKind.SOLID)
-    markings = tuple(
-        Marking(offset, kind, is_yellow=index == 0)
-        for index, (offset, kind) in enumerate(zip(LINE_OFFSETS_M, kinds, strict=True))
-    )
-    return PaintedWorld(
-        seed=seed,
-        road=Road(
-            start_m=road.start_m,
-            x_m=road.x_m,
-            y_m=road.y_m,
-            z_m=level,
-            heading_rad=road.heading_rad,
-            curvature_1pm=road.curvature_1pm,
-            grade_rad=level,
-            bank_rad=level,
-        ),
-        lanes=Lanes(LANE_WIDTH_M, len(markings) - 1, markings, *EDGE_OFFSETS_M),
-        scenery=replace(DRIVE_SCENERY, texture=seed),
-        speed_limit_mps=_SPEED_LIMIT_MPS,
-    )
-
-
-def body_of(state: CarState) -> Body:
-    """Return the car of a drive on its flat road."""
-    return Body(
-        s_m=state.s_m,
-        offset_m=state.offset_m,
-        x_m=state.x_m,
-        y_m=state.y_m,
-        z_m=0.0,
-        heading_rad=state.heading_rad,
-        pitch_rad=0.0,
-        roll_rad=0.0,
-        speed_mps=state.speed_mps,
-        acceleration_mps2=state.acceleration_mps2,
-        curvature_1pm=state.curvature_1pm,
-    )
-
-
 FILES = {
     "road": "fcamera.hevc",
     "wide": "ecamera.hevc",
@@ -290,42 +191,34 @@ class FileJob(NamedTuple):
     path: Path
 
 
-def build_world(spec: DriveSpec) -> World:
-    """Return the world of a drive.
-
-    Raises:
-        ToolError: the telemetry cannot be used.
-    """
-    if spec.telemetry is not None:
-        return World(recorded_motion(spec.telemetry, spec.seed, spec.frames)[0])
-    return World(seeded_motion(spec.seed, spec.frames * FRAME_NS / 1e9))
-
-
-def render_file(job: FileJob, count: Callable[[], None]) -> list[Packet]:
+def render_file(job: FileJob, drive: ScriptedDrive, count: Callable[[], None]) -> list[Packet]:
     """Render and encode the frames that a camera delivered; `count` is called after each.
 
     Raises:
         OSError: the file cannot be written.
     """
     spec = job.spec
-    pictures = _pictures(job, count)
+    ids = spec.delivered(job.stream, job.segment)
+    pictures = _pictures(job, drive, ids, count)
     if job.stream == SMALL:
-        ids = spec.delivered(job.stream, job.segment)
         ends_ns = [spec.sof_ns(job.stream, one) + spec.readout_ns for one in ids]
         return encode_small(job.path, pictures, ends_ns)
     return encode_file(job.path, spec.camera(job.stream), pictures)
 
 
-def _pictures(job: FileJob, count: Callable[[], None]) -> Iterator[Picture]:
-    painter = _painter(job)
-    for frame_id in job.spec.delivered(job.stream, job.segment):
-        yield painter.paint(frame_id * FRAME_NS // TICK_NS)
-        count()
-
-
-def _painter(job: FileJob) -> DrivePainter | DriverPainter:
+def _pictures(
+    job: FileJob, drive: ScriptedDrive, ids: Iterable[int], count: Callable[[], None]
+) -> Iterator[Picture]:
     spec = job.spec
     if job.stream == "driver":
-        seconds = spec.frames * FRAME_NS / 1e9
-        return DriverPainter(spec.camera(job.stream), seconds, spec.seed)
-    return DrivePainter(build_world(spec), spec.mount(job.stream), spec.seed)
+        paint = DriverPainter(spec.camera(job.stream), spec.seconds, spec.seed).paint
+    else:
+        painter = Painter(drive.world, spec.mount(job.stream))
+
+        def paint(tick: int) -> Picture:
+            moment = drive.moment(tick)
+            return painter.paint(moment.body, (moment.lead,), tick)
+
+    for frame_id in ids:
+        yield paint(frame_id * FRAME_NS // TICK_NS)
+        count()

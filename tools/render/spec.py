@@ -84,6 +84,11 @@ class DriveSpec:
         return f"{self.seed & 0xFFFFFFFF:08x}--{digest[:10]}"
 
     @property
+    def seconds(self) -> float:
+        """Length."""
+        return self.frames * FRAME_NS / 1e9
+
+    @property
     def segments(self) -> int:
         """How many files the drive is cut into."""
         return -(-self.frames // self.segment_frames)

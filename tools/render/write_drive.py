@@ -26,18 +26,14 @@ from tools.lib.npz import write_npz
 from tools.lib.progress_bar import Progress
 from tools.render.hevc import Packet
 from tools.render.messages import init_event, segment_messages
-from tools.render.render_file import FILES, FileJob, build_world, render_file
+from tools.render.render_file import FILES, FileJob, render_file
+from tools.render.script import TICK_NS, recorded_script, seeded_script
+from tools.render.scripted_drive import Moment, ScriptedDrive
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
-from tools.render.world import (
-    EDGE_OFFSETS_M,
-    LANE_WIDTH_M,
-    LINE_OFFSETS_M,
-    TICK_NS,
-    TICKS_PER_S,
-    CarState,
-    World,
-)
-from tools.world.curves import Floats, sin_cos
+from tools.world.body import Body
+from tools.world.curves import Floats
+from tools.world.truth import borders_beside
+from tools.world.world import World
 
 # --- Renders files in several processes, or in this one where a drive is short ----------------
 #
@@ -66,6 +62,7 @@ def choose_workers(jobs: Sequence[FileJob], most: int) -> int:
 class Workers:
     """What renders files; made by `open_workers`."""
 
+    drive: ScriptedDrive
     progress: Progress
     _crew: Crew | None = None
     _done: dict[Path, list[Packet]] = field(default_factory=dict)
@@ -79,7 +76,7 @@ class Workers:
             OSError: the file cannot be written.
         """
         if self._crew is None:
-            return render_file(job, self._count_one)
+            return render_file(job, self.drive, self._count_one)
         while job.path not in self._done:
             for message in self._crew.receive(_POLL_S):
                 if message == _PICTURE:
@@ -95,67 +92,82 @@ class Workers:
 
 
 @contextmanager
-def open_workers(jobs: Sequence[FileJob], count: int, progress: Progress) -> Iterator[Workers]:
+def open_workers(
+    drive: ScriptedDrive, jobs: Sequence[FileJob], count: int, progress: Progress
+) -> Iterator[Workers]:
     """Start to render files, in order; at the end of the block the processes are gone.
 
     Args:
+        drive: what they show.
         jobs: the files.
         count: processes; 1 renders in this one, when a file is asked for.
         progress: called after each picture.
     """
     if count == 1:
-        yield Workers(progress)
+        yield Workers(drive, progress)
         return
-    shares = [(list(jobs[number::count]),) for number in range(count)]
+    shares = [(drive, list(jobs[number::count])) for number in range(count)]
     with open_crew(_render, shares, ToolError(_GONE)) as crew:
-        yield Workers(progress, crew)
+        yield Workers(drive, progress, crew)
 
 
-def _render(jobs: list[FileJob], _is_stopped: IsStopped, send: Send) -> None:
+def _render(drive: ScriptedDrive, jobs: list[FileJob], _is_stopped: IsStopped, send: Send) -> None:
     """Render files; the body of a worker process."""
     for job in jobs:
-        send((job.path, render_file(job, lambda: send(_PICTURE))))
+        send((job.path, render_file(job, drive, lambda: send(_PICTURE))))
 
 
-# --- The truth of each picture of a rendered segment, in the form of the model's own outputs --
-#
-# docs/formats/truth.md describes the file. Calibrated frame of the picture: x forward, y right, z
-# down (m), origin in the camera at the start of the frame.
-
-# The road ahead, from which distances are read off.
-_AHEAD_M: Floats = np.arange(-6.0, 280.0, 1.0)
+# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file --
 
 
-def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays of ``truth.npz``; see docs/formats/truth.md for their keys."""
+def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of ``truth.npz``."""
     ids = spec.frame_ids(segment)
-    states = [world.state(frame * FRAME_NS // TICK_NS) for frame in ids]
+    ticks = [frame * FRAME_NS // TICK_NS for frame in ids]
+    moments = [drive.moment(tick) for tick in ticks]
+    bodies = [moment.body for moment in moments]
+    world = drive.world
     columns: dict[str, NDArray[Any]] = {
         "frame_id": np.array(ids, np.int64),
         "sof_ns": np.array([spec.sof_ns("road", frame) for frame in ids], np.int64),
-        "pose_m_rad": np.array([(s.x_m, s.y_m, s.heading_rad) for s in states]),
-        "speed_mps": np.array([s.speed_mps for s in states]),
-        "acceleration_mps2": np.array([s.acceleration_mps2 for s in states]),
-        "curvature_1pm": np.array([s.curvature_1pm for s in states]),
-        "blinker": np.array([s.blinker for s in states], np.int8),
-        "lane_offset_m": np.array([s.offset_m for s in states]),
+        "pose_m_rad": np.array([(one.x_m, one.y_m, one.heading_rad) for one in bodies]),
+        "speed_mps": np.array([one.speed_mps for one in bodies]),
+        "acceleration_mps2": np.array([one.acceleration_mps2 for one in bodies]),
+        "curvature_1pm": np.array([one.curvature_1pm for one in bodies]),
+        "blinker": np.array([moment.blinker for moment in moments], np.int8),
+        "lane_offset_m": np.array([one.offset_m for one in bodies]),
         "rpy_rad": np.array(spec.rpy_rad),
         "height_m": np.array(spec.height_m),
         "x_m": X_IDXS,
         "t_s": T_IDXS,
+        "lead_xyv": np.array([_lead(world, moment) for moment in moments]),
     }
     for stream in spec.streams:
         delivered = set(spec.delivered(stream, segment))
         name = "road" if stream == SMALL else stream
         columns[f"{name}_delivered"] = np.array([frame in delivered for frame in ids])
-    lines = [_borders(world, state, _lines_beside(state)) for state in states]
-    columns["lane_line_y_m"] = np.array(lines, np.float32)
-    edges = [_borders(world, state, EDGE_OFFSETS_M) for state in states]
-    columns["road_edge_y_m"] = np.array(edges, np.float32)
-    columns["lead_xyv"] = np.array([_lead(world, state) for state in states])
-    ticks = np.array([frame * FRAME_NS // TICK_NS for frame in ids])
-    columns["path_xy_m"], columns["path_speed_mps"], columns["path_yaw_rad"] = _paths(world, ticks)
+    borders = [np.concatenate(borders_beside(world, one, spec.height_m)) for one in bodies]
+    y, z = np.moveaxis(np.array(borders, np.float32), 3, 0)
+    columns["lane_line_y_m"], columns["road_edge_y_m"] = y[:, :4], y[:, 4:]
+    columns["lane_line_z_m"], columns["road_edge_z_m"] = z[:, :4], z[:, 4:]
+    ways = [_way(drive, *row) for row in zip(ticks, bodies, strict=True)]
+    path = np.array(ways, np.float32)
+    columns["path_xy_m"], columns["path_z_m"] = path[..., :2], path[..., 2]
+    columns["path_speed_mps"], columns["path_yaw_rad"] = path[..., 3], path[..., 4]
     return columns
+
+
+def _lead(world: World, moment: Moment) -> tuple[float, float, float]:
+    """Return distance ahead, distance right and speed of the car ahead."""
+    lead = moment.lead
+    x, y, _ = moment.body.seen(*world.road.places(lead.s_m, lead.offset_m))
+    return float(x), float(y), lead.speed_mps
+
+
+def _way(drive: ScriptedDrive, tick: int, body: Body) -> Floats:
+    """Return x, y, z, speed and yaw of the car at the model's times, (33, 5)."""
+    x, y, z, heading, speed = drive.ahead(tick, T_IDXS)
+    return np.stack([*body.seen(x, y, z), speed, heading - body.heading_rad], axis=1)
 
 
 def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
@@ -166,65 +178,6 @@ def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
     """
     with whole_file(path) as file:
         write_npz(file, columns, compress=True)
-
-
-def _lines_beside(state: CarState) -> tuple[float, ...]:
-    """Return the offsets of the model's four lines; NaN where there is none.
-
-    Two to the left and two to the right of the lane in which the camera is.
-    """
-    lane = min(max(round(state.offset_m / LANE_WIDTH_M), -1), 1)
-    known = (np.nan, *LINE_OFFSETS_M, np.nan)
-    return known[lane + 1 : lane + 5]
-
-
-def _borders(world: World, state: CarState, offsets_m: tuple[float, ...]) -> Floats:
-    """Return how far right lines along the road are at the model's distances ahead, (n, 33)."""
-    offsets = np.array(offsets_m)[:, None]
-    x, y = _places(world, state, state.s_m + _AHEAD_M, np.where(np.isnan(offsets), 0, offsets))
-    rows = [_at_distances(x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
-    return np.where(np.isnan(offsets), np.nan, np.array(rows))
-
-
-def _at_distances(x_m: Floats, y_m: Floats) -> Floats:
-    """Return y at the model's distances; NaN beyond the place where a line turns back."""
-    back = np.flatnonzero(np.diff(x_m) <= 0.0)
-    last = int(back[0]) + 1 if back.size else x_m.size
-    return np.asarray(np.interp(X_IDXS, x_m[:last], y_m[:last], right=np.nan))
-
-
-def _places(world: World, state: CarState, s_m: Floats, offset_m: Floats) -> tuple[Floats, Floats]:
-    """Return where points of the road are, as metres forward and right of the camera."""
-    x, y, heading = world.road_points(s_m)
-    sine, cosine = (float(part) for part in sin_cos(state.heading_rad))
-    east, north = x - state.x_m, y - state.y_m
-    forward, right = east * cosine + north * sine, north * cosine - east * sine
-    turn, along = sin_cos(heading - state.heading_rad)
-    return np.asarray(forward - offset_m * turn), np.asarray(right + offset_m * along)
-
-
-def _lead(world: World, state: CarState) -> tuple[float, float, float]:
-    """Return distance ahead, distance right and speed of the car ahead."""
-    place = np.array([state.lead_s_m])
-    x, y = _places(world, state, place, np.array([world.offset_at(state.lead_s_m)]))
-    return float(x[0]), float(y[0]), state.lead_speed_mps
-
-
-def _paths(
-    world: World, ticks: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return where the camera will be at the model's times: (n, 33, 2), speeds, yaws (n, 33)."""
-    track = world.track(int(ticks[0]), int(ticks[-1] + T_IDXS[-1] * TICKS_PER_S) + 2)
-    at = (ticks - ticks[0])[:, None] + T_IDXS * TICKS_PER_S
-    first = at.astype(np.int64)
-    x, y, heading, speed = (
-        column[first] + (column[first + 1] - column[first]) * (at - first) for column in track
-    )
-    sine, cosine = sin_cos(heading[:, :1])
-    ahead, aside = x - x[:, :1], y - y[:, :1]
-    path = np.stack([ahead * cosine + aside * sine, aside * cosine - ahead * sine], axis=2)
-    yaw = heading - heading[:, :1]
-    return path.astype(np.float32), speed.astype(np.float32), yaw.astype(np.float32)
 
 
 def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progress) -> list[Path]:
@@ -261,7 +214,7 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
 def _write_segments(
     spec: DriveSpec, directory: Path, targets: list[Path], workers: int, progress: Progress
 ) -> None:
-    world = build_world(spec)
+    drive = scripted_drive(spec)
     with _hidden_directory(directory, spec.route) as hidden:
         files = [
             [
@@ -273,24 +226,35 @@ def _write_segments(
         jobs = [job for row in files for job in row]
         init = init_event(spec)
         with (
-            open_workers(jobs, choose_workers(jobs, workers), progress) as pool,
+            open_workers(drive, jobs, choose_workers(jobs, workers), progress) as pool,
             SegmentLogWriter(hidden, spec.route, init, open_sink=LogWriter) as logs,
         ):
             for segment, target in enumerate(targets):
                 packets = {job.stream: pool.packets(job) for job in files[segment]}
-                for message in segment_messages(spec, world, segment, packets):
+                for message in segment_messages(spec, drive, segment, packets):
                     logs.write(message.data)
                 place = logs.directory
                 if segment + 1 < spec.segments:
                     logs.rotate()
                 else:
                     logs.close()
-                write_truth(place / "truth.npz", segment_truth(spec, world, segment))
+                write_truth(place / "truth.npz", segment_truth(spec, drive, segment))
                 if spec.is_small:
                     (place / "rlog.zst").unlink()
                 for job in files[segment]:
                     job.path.rename(place / FILES[job.stream])
                 place.rename(target)
+
+
+def scripted_drive(spec: DriveSpec) -> ScriptedDrive:
+    """Return what happens in a drive.
+
+    Raises:
+        ToolError: the telemetry cannot be used.
+    """
+    if spec.telemetry is not None:
+        return ScriptedDrive(recorded_script(spec.telemetry, spec.seed, spec.frames)[0])
+    return ScriptedDrive(seeded_script(spec.seed, spec.seconds))
 
 
 def _check_targets(directory: Path, targets: list[Path]) -> None:

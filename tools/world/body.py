@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.world.curves import Floats, arctangent_of, sine_cosine
+from tools.world.curves import Floats, arctangent, arctangent_of, sin_cos, sine_cosine
 from tools.world.road import Road, RoadFrames
 
 # A passenger car: from the rear axle to the front bumper, and its size.
@@ -92,6 +92,16 @@ def axes_on(frames: RoadFrames, offset_m: Floats, sine: Floats, cosine: Floats) 
     right[2] = down[0] * forward[1] - down[1] * forward[0]
     axes[:, 2] = down
     return axes
+
+
+def attitudes(
+    road: Road, s_m: Floats, offset_m: Floats, heading_rad: Floats
+) -> tuple[Floats, Floats]:
+    """Return pitch and roll of cars on a road as `body_at` has them, (n,) each."""
+    axes = axes_on(road.frames(s_m), offset_m, *sin_cos(heading_rad))
+    forward, right, down = axes.transpose(1, 0, 2)
+    level = np.sqrt(forward[0] * forward[0] + forward[1] * forward[1])
+    return arctangent(-forward[2] / level), arctangent(right[2] / down[2])
 
 
 def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts

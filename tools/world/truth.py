@@ -104,17 +104,14 @@ def truth_of(
     what the expert would do from here. `height_m` is the camera's height over the road.
     """
     doing = desire or _desire_of(plan)
-    lanes = world.lanes
-    lane = lanes.lane_at(body.offset_m)
-    lines = lanes.beside(lane)
-    offsets = [np.nan if line is None else line.offset_m for line in lines]
-    borders = _borders(world, body, [*offsets, lanes.left_edge_m, lanes.right_edge_m], height_m)
+    lane_lines, road_edges = borders_beside(world, body, height_m)
     lead, lead_prob = _leads(world, body, vehicles, plan)
+    there = [_is_there(line, body.s_m) for line in _lines_beside(world, body)]
     return Truth(
         plan=plan.array().astype(np.float64),
-        lane_lines=borders[:4],
-        lane_lines_prob=np.array([_is_there(line, body.s_m) for line in lines], np.float64),
-        road_edges=borders[4:],
+        lane_lines=lane_lines,
+        lane_lines_prob=np.array(there, np.float64),
+        road_edges=road_edges,
         lead=lead,
         lead_prob=lead_prob,
         pose=np.concatenate([plan.velocity_mps[0], plan.rate_radps[0]]),
@@ -159,6 +156,21 @@ def _is_there(line: Marking | None, s_m: float) -> bool:
         if begin < s_m + _NEAR_M
     )
     return bare < _GONE_SHARE * _NEAR_M
+
+
+def _lines_beside(world: World, body: Body) -> tuple[Marking | None, ...]:
+    return world.lanes.beside(world.lanes.lane_at(body.offset_m))
+
+
+def borders_beside(world: World, body: Body, height_m: float) -> tuple[Floats, Floats]:
+    """Return lane lines (4, 33, 2) and road edges (2, 33, 2) as in `Truth`.
+
+    The lines are the far left, left, right and far right one of the lane in which the car is.
+    """
+    lanes = world.lanes
+    lines = [np.nan if line is None else line.offset_m for line in _lines_beside(world, body)]
+    borders = _borders(world, body, [*lines, lanes.left_edge_m, lanes.right_edge_m], height_m)
+    return borders[:4], borders[4:]
 
 
 def _borders(world: World, body: Body, offsets_m: Sequence[float], height_m: float) -> Floats:

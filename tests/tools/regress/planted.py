@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tools.commands.on_drives.regress_drives
-import tools.render.world
+import tools.render.script
 from scheduler.compile import CompiledModel, compile_driving
 from scheduler.device.targets import target_for
 from scheduler.flags import Flags
@@ -118,7 +118,7 @@ def _make(directory: Path) -> None:
         (directory / f"{name}.onnx").write_bytes(proto.SerializeToString(deterministic=True))
     with pytest.MonkeyPatch.context() as patch:
         # The same manoeuvre as in every rendered drive, sooner.
-        patch.setattr(tools.render.world, "FIRST_LANE_CHANGE_S", LANE_CHANGE_S)
+        patch.setattr(tools.render.script, "FIRST_LANE_CHANGE_S", LANE_CHANGE_S)
         lost = ("--drop", str(LOST_FRAME), "--workers", "1", "--seed", "1")
         words = ["make-drive", str(directory / "drives"), "--seconds", str(FRAMES / 20), *lost]
         assert main(words) == 0

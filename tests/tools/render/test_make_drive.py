@@ -23,11 +23,11 @@ from tests.tools.conftest import Modeld
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
-from tools.render.recorded_motion import recorded_motion
 from tools.render.render_file import FileJob
+from tools.render.script import recorded_script
+from tools.render.scripted_drive import ScriptedDrive
 from tools.render.spec import DriveSpec
-from tools.render.world import World
-from tools.render.write_drive import open_workers, write_drive
+from tools.render.write_drive import open_workers, scripted_drive, write_drive
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared/data/comma2k19"
@@ -177,7 +177,7 @@ def test_same_options_give_same_bytes_with_any_number_of_workers(
 def test_every_picture_is_counted(tmp_path: Path, workers: int) -> None:
     jobs = [FileJob(SPEC, stream, 0, tmp_path / stream) for stream in SPEC.streams]
     counted: list[int] = []
-    with open_workers(jobs, workers, counted.append) as pool:
+    with open_workers(scripted_drive(SPEC), jobs, workers, counted.append) as pool:
         for job in jobs:
             pool.packets(job)
     assert counted == [*range(1, 16)]
@@ -322,10 +322,10 @@ def test_what_ends_early_leaves_nothing(tmp_path: Path, ending: str, code: int) 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared footage is not checked out")
 def test_telemetry_drives_the_rendered_camera(tmp_path: Path) -> None:
     recording = read_comma2k19(SHARED)
-    motion, frames = recorded_motion(SHARED, 0, None)
+    script, frames = recorded_script(SHARED, 0, None)
     assert frames == 1200
-    world = World(motion)
-    states = [world.state(5 * frame) for frame in range(frames)]
+    drive = ScriptedDrive(script)
+    states = [drive.moment(5 * frame).body for frame in range(frames)]
     recorded = np.interp(np.arange(frames) / 20, recording.times_s, recording.velocities_mps[:, 0])
     np.testing.assert_allclose([state.speed_mps for state in states], recorded, atol=0.05)
 

@@ -1,18 +1,24 @@
-"""Fills the messages that a simulated car's own processes would send.
+"""The messages of a simulated car, as the processes of a real one would publish them.
 
-The motion is in the road's directions, positive to the right; messages have the car's.
+The motion is in the road's directions, positive to the right; messages have the car's. They can be
+wrong on purpose: `Told` is what they claim.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tools.world.car import CarModel
+from cereal.schema import new_event
+from tools.drives.drive import Message
+from tools.world.car import FAMILY_CAR, CarModel
 from tools.world.expert import LEFT
 from tools.world.view import rotation
 
+# Frames between two messages of slow services.
+CALIBRATION_FRAMES, DEVICE_FRAMES = 5, 10
 # The driver's hand at the wheel, in the car's unit.
 NUDGE_TORQUE = 2.5
 
@@ -58,6 +64,94 @@ class Control:
     acceleration_mps2: float
     curvature_1pm: float
     steering_angle_deg: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The content of messages that a fault may falsify.
+
+    `rpy_rad` is ``liveCalibration.rpyCalib``, `lateral_delay_s` is ``liveDelay.lateralDelay`` and
+    ``carParams.steerActuatorDelay``, `speed_mps` is ``carState.vEgo``.
+    """
+
+    rpy_rad: Angles
+    lateral_delay_s: float
+    speed_mps: float
+
+
+@dataclass(frozen=True, slots=True)
+class CarReport:
+    """Everything that the messages of a moment are made from.
+
+    Attributes:
+        rpy_rad: how the cameras are mounted; `height_m` is theirs over the road.
+        set_speed_mps: of cruise control.
+        device: the car's, since it was started.
+    """
+
+    motion: Motion
+    wanted: Control
+    told: Told
+    rpy_rad: Angles
+    height_m: float
+    set_speed_mps: float
+    device: str
+    started_ns: int = 0
+    model: CarModel = FAMILY_CAR
+
+    def of_start(self, time_ns: int) -> list[Message]:
+        """Return carParams."""
+        delays_s = (self.told.lateral_delay_s, self.model.longitudinal_delay_s)
+        return [
+            message_of("carParams", time_ns, lambda m: fill_car_params(m, self.model, delays_s))
+        ]
+
+    def of_tick(self, time_ns: int) -> list[Message]:
+        """Return carState and carControl, which come every 10 ms."""
+
+        def state(message: Any) -> None:
+            fill_car_state(
+                message,
+                self.motion,
+                self.told.speed_mps,
+                is_engaged=self.wanted.is_engaged,
+                set_speed_mps=self.set_speed_mps,
+            )
+
+        return [
+            message_of("carState", time_ns, state),
+            message_of(
+                "carControl", time_ns, lambda m: fill_car_control(m, self.motion, self.wanted)
+            ),
+        ]
+
+    def of_frame(self, frame: int, time_ns: int) -> list[Message]:
+        """Return the messages of a frame; slower ones with every fifth and tenth, 0 the first."""
+        fills: dict[str, Callable[[Any], None]] = {
+            "driverMonitoringState": fill_driver_monitoring,
+            "livePose": lambda m: fill_live_pose(m, self.motion, self.rpy_rad),
+        }
+        if frame % CALIBRATION_FRAMES == 0:
+            told = self.told
+            fills["liveCalibration"] = lambda m: fill_live_calibration(
+                m, told.rpy_rad, self.height_m
+            )
+            fills["liveDelay"] = lambda m: fill_live_delay(m, told.lateral_delay_s)
+        if frame % DEVICE_FRAMES == 0:
+            fills["deviceState"] = self._fill_device
+        return [message_of(service, time_ns, fill) for service, fill in fills.items()]
+
+    def _fill_device(self, state: Any) -> None:
+        state.deviceType = self.device
+        state.started = True
+        state.startedMonoTime = self.started_ns
+
+
+def message_of(service: str, time_ns: int, fill: Callable[[Any], None]) -> Message:
+    """Return a valid event whose message `fill` fills."""
+    event = new_event(service, mono_time_ns=time_ns, valid=True)
+    fill(getattr(event, service))
+    return Message(service, time_ns, event.to_bytes())
 
 
 def fill_car_params(params: Any, model: CarModel, delays_s: tuple[float, float]) -> None:
