@@ -18,8 +18,8 @@ from cereal.errors import CerealError
 from modeld.errors import ModeldError
 from runtime.errors import RuntimeFault
 from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.result import Drive
-from tools.closed_loop.run import DaemonDrivers, Errand, OnDrive, drive_one
+from tools.closed_loop.result import Drive, OnDrive
+from tools.closed_loop.run import DaemonDrivers, Errand, drive_one
 from tools.closed_loop.simulation import End, Track
 from tools.errors import ToolError
 from tools.lib.crew import IsStopped, Send, open_crew

@@ -26,8 +26,7 @@ from modeld.service.config import LONGEST_WAIT_MS
 from tools.closed_loop.cameras import Cameras, LiveBus, Record, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.messages import ENDED_BEFORE_NS, CarMessages, camera_message
-from tools.closed_loop.result import Drive
-from tools.closed_loop.run import OnDrive
+from tools.closed_loop.result import Drive, OnDrive
 from tools.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.errors import ToolError

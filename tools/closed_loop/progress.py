@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from tools.closed_loop.result import Drive
-from tools.closed_loop.run import OnDrive
+from tools.closed_loop.result import Drive, OnDrive
 from tools.errors import UsageError
 from tools.lib.json_output import json_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,9 @@ class Drive:
             "wall_s": round(self.wall_s, 3),
             **self.figures.as_json(),
         }
+
+
+OnDrive = Callable[[Drive], None]
 
 
 @dataclass(frozen=True, slots=True)

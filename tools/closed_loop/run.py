@@ -20,7 +20,7 @@ from tools.closed_loop.daemon_driver import (
     ignore,
 )
 from tools.closed_loop.faults import Fault
-from tools.closed_loop.result import Drive
+from tools.closed_loop.result import Drive, OnDrive
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation, Track
 from tools.closed_loop.trial import SCENARIOS, STANDARD, Scenario, Trial, make_trial
 from tools.errors import UsageError
@@ -95,7 +95,6 @@ class ExpertDriver:
 
 # Between two drives of one log.
 BETWEEN_NS = 1_000_000_000
-OnDrive = Callable[[Drive], None]
 MakeDriver = Callable[[Simulation], Driver]
 
 

@@ -46,10 +46,9 @@ from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
 from tools.closed_loop.progress import telling
 from tools.closed_loop.report import write_drive_report
-from tools.closed_loop.result import Drive, Outcome, row_of, table_header, table_of
+from tools.closed_loop.result import Drive, OnDrive, Outcome, row_of, table_header, table_of
 from tools.closed_loop.run import (
     DaemonDrivers,
-    OnDrive,
     Selection,
     drive_all,
     expert_drives,
