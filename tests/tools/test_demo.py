@@ -21,9 +21,9 @@ from tests.tools.conftest import Modeld
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.closed_loop import trained_model
-from tools.closed_loop.cameras import Cameras, device_cameras
+from tools.closed_loop.device import Cameras, device_cameras
+from tools.closed_loop.film import MOST_PICTURES, clip_frames
 from tools.closed_loop.live import LiveOptions
-from tools.closed_loop.scenes import MOST_PICTURES, clip_frames
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import STANDARD, make_trial
 from tools.commands.on_drives import demo

@@ -12,8 +12,17 @@ from modeld.model.driving_model import DrivingProgram
 from modeld.outputs.actions import Action
 from modeld.service.config import Config
 from modeld.vehicle.calibration import DeviceCameras
-from tools.closed_loop.cameras import Cameras, Disturb, cropped_cameras, formats
-from tools.closed_loop.messages import DEVICE, SENSOR, CarMessages, Falsify, camera_message
+from tools.closed_loop.device import (
+    DEVICE,
+    SENSOR,
+    Cameras,
+    CarMessages,
+    Disturb,
+    Falsify,
+    camera_message,
+    cropped_cameras,
+    formats,
+)
 from tools.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.drive import DriveInfo, Message, Moment

@@ -13,19 +13,18 @@ import numpy as np
 from runtime.files.whole_file import whole_file
 from runtime.format.artifact import read_artifact
 from runtime.quantities import count_text
-from tools.closed_loop.cameras import device_cameras
-from tools.closed_loop.film import Footage
-from tools.closed_loop.messages import DEVICE, SENSOR
-from tools.closed_loop.report import write_drive_report
-from tools.closed_loop.result import Drive, Outcome
-from tools.closed_loop.scenes import (
+from tools.closed_loop.device import DEVICE, SENSOR, device_cameras
+from tools.closed_loop.film import (
     COMPARED_M,
     SIZE,
+    Footage,
     Scene,
     line_errors_m,
     make_clip,
     road_pictures,
 )
+from tools.closed_loop.report import write_drive_report
+from tools.closed_loop.result import Drive, Outcome
 from tools.closed_loop.simulation import End
 from tools.errors import UsageError
 from tools.messages.drive_log import Curves, DriveLog

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from modeld.model.driving_model import DrivingProgram
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance
+from tools.closed_loop.device import Pictures
 from tools.lib.wrapped_program import WrappedProgram
-from tools.render.car_messages import Told
-from tools.world.painting.sky import Picture
+from tools.render.messages import Told
+from tools.world.painting.backdrop import Picture
 
 Bytes = NDArray[np.uint8]
 

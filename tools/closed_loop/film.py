@@ -7,35 +7,221 @@ and no frame is kept while the daemon runs. Called by the demo.
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cereal.log_reader import read_log_bytes
 from cereal.log_writer import LogWriter
 from cereal.schema import content, member_name, new_event, read_event
 from cereal.segment_log import SEGMENT_NS, SegmentLogWriter, init_data_event
+from modeld.constants import X_IDXS
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from modeld.vehicle.calibration import Camera
-from tools.closed_loop.cameras import device_cameras
-from tools.closed_loop.messages import DEVICE, STATE_SERVICES
-from tools.closed_loop.scenes import Scene
+from tools.closed_loop.device import DEVICE, STATE_SERVICES, device_cameras
+from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.segment_files import VIDEO_NAMES
 from tools.errors import ToolError, UsageError
 from tools.lib.crew import IsStopped, Send, open_crew
 from tools.lib.progress_bar import Progress
-from tools.messages.drive_log import OUTPUT_SERVICES
-from tools.render.hevc import Packet, encode_file
+from tools.messages.drive_log import OUTPUT_SERVICES, Curve, Curves
 from tools.render.messages import fill_encode_index
+from tools.render.picture_files import Packet, encode_file
+from tools.report.picture import encode_jpeg
+from tools.views.canvas import Canvas
+from tools.views.overlay import (
+    BLUE,
+    GREEN,
+    HALF_CAR_M,
+    HALF_LINE_M,
+    MIN_OPACITY,
+    RED,
+    ribbon,
+)
+from tools.world.car import Body
+from tools.world.curves import Floats
+from tools.world.expert import Expert
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.painter import Painter
-from tools.world.painting.sky import Picture
+from tools.world.traffic import Vehicle
+from tools.world.truth import truth_of
 from tools.world.view import Lens, Mount
+
+# --- Scenes of a drive, frame by frame: painted again, with the truth of the moment -----------
+#
+# Equal scenes give equal pictures, so of a frame that is driven only who was where is kept.
+
+# Lines are compared where a car is in the next two seconds; of those that the model sees.
+COMPARED_M = 40.0
+SEEN = 0.5
+# The lines of the camera's own lane among the model's four.
+OWN_LINES = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One frame; `lane` is the one in which the car should be."""
+
+    number: int
+    body: Body
+    vehicles: tuple[Vehicle, ...]
+    lane: int
+
+
+def scene_of(simulation: Simulation) -> Scene:
+    """Return what the cameras see now."""
+    return Scene(simulation.frame, simulation.body, simulation.vehicles, simulation.lane)
+
+
+def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
+    """Paint what the road camera saw, as JPEG."""
+    lens = Lens.of(device_cameras().road)
+    painter = Painter(trial.world, Mount(lens, trial.rpy_rad, trial.height_m))
+    return [
+        encode_jpeg(*painter.paint(scene.body, scene.vehicles, scene.number).nv12())
+        for scene in scenes
+    ]
+
+
+def true_curves(trial: Trial, scene: Scene) -> Curves:
+    """Return a perfect model's answer: the expert's plan, lines and edges.
+
+    NaN where there is nothing.
+    """
+    world = trial.world
+    expert = Expert(world, scene.lane, max(world.speed_limit_mps, trial.speed_mps))
+    plan = expert.plan(scene.body, scene.vehicles)
+    truth = truth_of(world, scene.body, scene.vehicles, plan, height_m=trial.height_m)
+    return Curves(
+        plan_m=truth.plan[:, :3].astype(np.float32),
+        lane_lines_m=_with_distances(truth.lane_lines),
+        lane_line_probs=truth.lane_lines_prob.astype(np.float32),
+        road_edges_m=_with_distances(truth.road_edges),
+    )
+
+
+def _with_distances(borders_yz: Floats) -> Curve:
+    """Return curves as x, y, z."""
+    x = np.broadcast_to(X_IDXS[:, None], (*borders_yz.shape[:2], 1))
+    return np.concatenate([x, borders_yz], axis=2).astype(np.float32)
+
+
+def line_errors_m(found: Curves, truth: Curves) -> Floats:
+    """Return the lateral errors of both lines of the camera's lane.
+
+    At all of the model's distances up to `COMPARED_M`, where there is paint and the model sees it.
+    """
+    near = X_IDXS <= COMPARED_M
+    errors = [
+        np.abs(found.lane_lines_m[line, near, 1] - truth.lane_lines_m[line, near, 1])
+        for line in OWN_LINES
+        if truth.lane_line_probs[line] > SEEN and found.lane_line_probs[line] > SEEN
+    ]
+    pooled = np.concatenate([np.zeros(0), *errors])
+    return np.asarray(pooled[np.isfinite(pooled)])
+
+
+# ----------------------------------------------------------------------------------------------
+# The clip is an animated WebP of bounded size, which browsers show in a page and in a README
+# without a player. Pictures are painted again, as by `tools.closed_loop.film`.
+
+# A column of a page; more pixels only make the file large.
+SIZE: Final = (640, 400)
+# Pictures of a clip, and how many a second of the drive at most.
+MOST_PICTURES: Final = 60
+EVERY: Final = 2
+# Where road texture begins to show blocks; 10 to 15 KB a picture.
+QUALITY: Final = 55
+# What a page may grow by; a clip of more is left out.
+MAX_BYTES: Final = 1 << 20
+
+
+def clip_frames(frames: Sequence[int]) -> list[int]:
+    """Return which frames of a drive its clip shows: evenly spaced, so that it plays evenly."""
+    return list(frames[:: max(EVERY, -(-len(frames) // MOST_PICTURES))])
+
+
+def make_clip(trial: Trial, scenes: Mapping[int, Scene], curves: Mapping[int, Curves]) -> bytes:
+    """Return an animated WebP; b"" where there is nothing to show, or it would be too large.
+
+    `scenes` are by frame id, in order; frames without an answer in `curves` are left out.
+    """
+    chosen = clip_frames(list(scenes))
+    shown = [frame for frame in chosen if frame in curves]
+    if len(shown) < 2:
+        return b""
+    camera = device_cameras().road.scaled(*SIZE)
+    mount = Mount(Lens.of(camera), trial.rpy_rad, trial.height_m)
+    painter = Painter(trial.world, mount)
+    step_s = FRAME_S * (chosen[1] - chosen[0])
+    clip = _Clip(Fraction(step_s).limit_denominator(1000))
+    for frame in shown:
+        scene = scenes[frame]
+        rgb = _rgb(painter.paint(scene.body, scene.vehicles, scene.number))
+        _draw(Canvas(rgb), curves[frame], camera, trial)
+        clip.add(rgb)
+    data = clip.end()
+    return data if len(data) <= MAX_BYTES else b""
+
+
+def _draw(canvas: Canvas, curves: Curves, camera: Camera, trial: Trial) -> None:
+    rpy = trial.rpy_rad
+    for edge in curves.road_edges_m:
+        canvas.fill(ribbon(edge, HALF_LINE_M, camera, rpy), RED, 0.75)
+    for line, probability in zip(curves.lane_lines_m, curves.lane_line_probs, strict=True):
+        opacity = max(float(probability), MIN_OPACITY)
+        canvas.fill(ribbon(line, HALF_LINE_M, camera, rpy), BLUE, opacity)
+    plan = curves.plan_m + np.array([0.0, 0.0, trial.height_m])
+    canvas.fill(ribbon(plan, HALF_CAR_M, camera, rpy), GREEN, 0.45)
+
+
+def _rgb(picture: Picture) -> NDArray[np.uint8]:
+    import av
+
+    frame: Any = av.VideoFrame.from_ndarray(np.concatenate(picture.nv12()), format="nv12")
+    rgb: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+    return rgb
+
+
+class _Clip:
+    """An animated WebP in memory that plays without end."""
+
+    def __init__(self, step: Fraction) -> None:
+        import av
+
+        self._av, self._file, self._count = av, io.BytesIO(), 0
+        options = {"loop": "0"}
+        self._container: Any = av.open(self._file, "w", format="webp", options=options)
+        quality = {"quality": str(QUALITY), "preset": "photo"}
+        self._stream: Any = self._container.add_stream(
+            "libwebp_anim", rate=1 / step, options=quality
+        )
+        self._stream.width, self._stream.height = SIZE
+        self._stream.pix_fmt = "yuv420p"
+
+    def add(self, rgb: NDArray[np.uint8]) -> None:
+        picture: Any = self._av.VideoFrame.from_ndarray(rgb, format="rgb24")
+        picture.pts, self._count = self._count, self._count + 1
+        self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))
+
+    def end(self) -> bytes:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._file.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}
 _STREAM_OF_STATE: Final = {service: stream for stream, service in STATE_SERVICES.items()}

@@ -23,16 +23,23 @@ from cereal.clock import MonotonicClock
 from cereal.errors import FrameError, TransportError
 from cereal.schema import content, read_event
 from modeld.service.config import LONGEST_WAIT_MS
-from tools.closed_loop.cameras import Cameras, LiveBus, Record, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
-from tools.closed_loop.messages import ENDED_BEFORE_NS, CarMessages, camera_message
+from tools.closed_loop.device import (
+    ENDED_BEFORE_NS,
+    Cameras,
+    CarMessages,
+    LiveBus,
+    Record,
+    camera_message,
+    device_cameras,
+)
 from tools.closed_loop.result import Drive, OnDrive
 from tools.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.errors import ToolError
 from tools.lib.processes import Child, ProcessError
 from tools.playback.player.live_listener import MODEL_SERVICE, LiveLog
-from tools.render.car_messages import Told
+from tools.render.messages import Told
 
 # Loading, and building kernels where the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0

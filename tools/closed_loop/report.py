@@ -13,8 +13,7 @@ import numpy as np
 
 from runtime.quantities import count_text
 from tools.behaviour.gates import GateVerdict
-from tools.closed_loop.figures import Figures, figures_of
-from tools.closed_loop.result import Drive, Outcome, row_of, table_header
+from tools.closed_loop.result import Drive, Figures, Outcome, figures_of, row_of, table_header
 from tools.closed_loop.simulation import Track
 from tools.report.report_page import facts_part, table_part, tiles_section, whole_page, write_page
 from tools.report.svg import Chart, padded_range

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import multiprocessing
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
+from cereal.errors import CerealError
+from modeld.errors import ModeldError
 from modeld.model.driving_model import DrivingProgram
 from modeld.outputs.actions import Action
 from modeld.vehicle.calibration import DeviceCameras
-from tools.closed_loop.cameras import cropped_cameras
+from runtime.errors import RuntimeFault
+from tools.behaviour.drive_result import numbers_of
+from tools.behaviour.gates import Gate, GateVerdict, judge
 from tools.closed_loop.daemon_driver import (
     FRAME_NS,
     START_NS,
@@ -19,11 +28,15 @@ from tools.closed_loop.daemon_driver import (
     Wire,
     ignore,
 )
-from tools.closed_loop.faults import Fault
-from tools.closed_loop.result import Drive, OnDrive
-from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation, Track
+from tools.closed_loop.device import cropped_cameras
+from tools.closed_loop.faults import FAULTS, Fault
+from tools.closed_loop.result import Drive, OnDrive, Outcome, figures_of
+from tools.closed_loop.simulation import TICKS_PER_FRAME, End, Simulation, Track
 from tools.closed_loop.trial import SCENARIOS, STANDARD, Scenario, Trial, make_trial
-from tools.errors import UsageError
+from tools.errors import ToolError, UsageError
+from tools.lib.crew import IsStopped, Send, open_crew
+from tools.lib.processes import limit_threads, threads_of_one
+from tools.playback.model import load_model
 from tools.world.car import TICK_S
 from tools.world.expert import Expert, command
 
@@ -204,3 +217,161 @@ class DaemonDrivers:
         disturbance = Disturbance() if self.fault is None else self.fault.plant()
         wire = Wire(self.record, self._start_ns, disturbance, self.cameras)
         return DaemonDriver(simulation, self.program, wire)
+
+
+# ----------------------------------------------------------------------------------------------
+# Drives in processes of this machine, beside each other; what comes of it does not depend on
+# that.
+#
+# A process loads the program once and drives one errand after the other. One that fails or dies
+# ends the run with one line; drives that were over before have been told of.
+
+
+class _Driven(NamedTuple):
+    """A drive without its trial, which is made anew from the errand.
+
+    Attributes:
+        position: of its errand.
+        samples: of its track.
+        end: of its track.
+        frames: that the cameras exposed.
+        answered: of these.
+        wall_s: how long it took.
+    """
+
+    position: int
+    samples: Any
+    end: str
+    frames: int
+    answered: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What all processes know.
+
+    Attributes:
+        errands: what is driven.
+        model: driving artifact.
+        device: OpenCL device; None: the best.
+        threads: of its driver.
+        level: of their logs.
+    """
+
+    errands: tuple[Errand, ...]
+    model: Path
+    device: str | None
+    threads: int
+    level: int
+
+
+def drive_apart(
+    errands: Sequence[Errand],
+    model: Path,
+    device: str | None,
+    workers: int,
+    on_drive: OnDrive | None = None,
+) -> tuple[list[Drive], str]:
+    """Drive in several processes.
+
+    Args:
+        errands: what is driven.
+        model: driving artifact.
+        device: OpenCL device; None: the best.
+        workers: how many processes.
+        on_drive: called after each drive, in the order in which they end.
+
+    Returns:
+        The drives in the order of the errands, and the name of the device.
+
+    Raises:
+        ToolError: a process failed, or is gone.
+    """
+    count = min(workers, len(errands))
+    level = logging.getLogger().level
+    plan = _Plan(tuple(errands), model, device, threads_of_one(count), level)
+    # Whoever is done takes the next errand.
+    taken = multiprocessing.get_context("spawn").Value("q", 0)
+    gone = ToolError(
+        "--workers: expected the driving processes to go on, found one that is gone; is there "
+        "enough memory? Try --workers 1"
+    )
+    drives: dict[int, Drive] = {}
+    name = ""
+    with open_crew(_drive, [(plan, taken)] * count, gone) as crew:
+        while len(drives) < len(errands):
+            for message in crew.receive(1.0):
+                if isinstance(message, str):
+                    name = message
+                    continue
+                drive = _whole(errands[message.position], message)
+                drives[message.position] = drive
+                if on_drive is not None:
+                    on_drive(drive)
+    return [drives[position] for position in range(len(errands))], name
+
+
+def _whole(errand: Errand, driven: _Driven) -> Drive:
+    track = Track(errand.trial(), driven.samples, End(driven.end))
+    return Drive(track, driven.frames, driven.answered, driven.wall_s, errand.fault or "")
+
+
+def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
+    """Drive errands as long as there are any; the body of a process.
+
+    Raises:
+        ToolError: something failed; its line, as not every error can be sent as it is.
+    """
+    limit_threads(plan.threads)
+    logging.basicConfig(
+        level=plan.level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
+    )
+    try:
+        with load_model(plan.model, plan.device) as loaded:
+            send(loaded.device)
+            while not is_stopped() and (position := _next(taken)) < len(plan.errands):
+                errand = plan.errands[position]
+                fault = None if errand.fault is None else FAULTS[errand.fault]
+                done = drive_one(errand.trial(), DaemonDrivers(loaded.program, fault))
+                track = done.track
+                send(
+                    _Driven(
+                        position, track.samples, track.end, done.frames, done.answered, done.wall_s
+                    )
+                )
+    except (ToolError, ModeldError, CerealError, RuntimeFault) as error:
+        raise ToolError(str(error)) from None
+
+
+def _next(taken: Any) -> int:
+    with taken.get_lock():
+        taken.value += 1
+        return int(taken.value) - 1
+
+
+# --- Gates on the figures of a closed loop: conditions in metres, instead of clean drives -----
+
+# Of all drives and of each, beside their figures.
+_COUNTS: Final = ("frames", "answered")
+# Of a live run.
+_LIVE: Final = ("latency_ms_p50", "latency_ms_p99", "slipped_ms", "unanswered")
+
+
+def gate_names(selection: Selection) -> tuple[str, ...]:
+    """Return the names of the figures that drives will have, before any is driven."""
+    figures = tuple(figures_of([]).as_json())
+    drives = (f"{one.scenario}-{one.seed}" for one in selection.errands())
+    return (
+        *figures,
+        *_COUNTS,
+        *_LIVE,
+        *(f"scenarios.{one.name}.{name}" for one in selection.scenarios for name in figures),
+        *(f"per_drive.{drive}.{name}" for drive in drives for name in (*figures, *_COUNTS)),
+    )
+
+
+def judge_outcome(outcome: Outcome, gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
+    """Judge each gate; one about an unmeasured quantity holds."""
+    figures = dict(numbers_of(outcome.as_json()))
+    return judge({k: None if math.isnan(v) else v for k, v in figures.items()}, gates)

@@ -15,8 +15,7 @@ import numpy as np
 
 from modeld.outputs.actions import Action
 from tools.closed_loop.trial import RUN_UP_S, Trial
-from tools.world.body import FRONT_M, LENGTH_M, WIDTH_M, Body
-from tools.world.car import TICK_S, Car
+from tools.world.car import FRONT_M, LENGTH_M, TICK_S, WIDTH_M, Body, Car
 from tools.world.curves import Floats, arctangent, sin_cos
 from tools.world.traffic import Traffic, Vehicle
 

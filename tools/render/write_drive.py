@@ -24,13 +24,11 @@ from tools.errors import ToolError, UsageError
 from tools.lib.crew import Crew, IsStopped, Send, open_crew
 from tools.lib.npz import write_npz
 from tools.lib.progress_bar import Progress
-from tools.render.hevc import Packet
 from tools.render.messages import init_event, segment_messages
-from tools.render.render_file import FILES, FileJob, render_file
-from tools.render.script import TICK_NS, recorded_script, seeded_script
-from tools.render.scripted_drive import Moment, ScriptedDrive
+from tools.render.picture_files import FILES, FileJob, Packet, render_file
+from tools.render.script import TICK_NS, Moment, ScriptedDrive, recorded_script, seeded_script
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
-from tools.world.body import Body
+from tools.world.car import Body
 from tools.world.curves import Floats
 from tools.world.truth import borders_beside
 from tools.world.world import World

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.world.body import FRONT_M, LENGTH_M, WIDTH_M, Body
+from tools.world.car import FRONT_M, LENGTH_M, WIDTH_M, Body
 from tools.world.curves import Floats
 from tools.world.speed import (
     ACCELERATION_MPS2,

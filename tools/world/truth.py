@@ -27,7 +27,7 @@ from modeld.constants import (
     X_IDXS,
 )
 from modeld.vehicle.desire import Desire
-from tools.world.body import Body
+from tools.world.car import Body
 from tools.world.curves import Floats
 from tools.world.expert import LEFT, Plan
 from tools.world.traffic import Vehicle, foresee, nearest_ahead

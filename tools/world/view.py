@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from modeld.vehicle.calibration import Camera
 from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS
-from tools.world.body import Body
+from tools.world.car import Body
 from tools.world.curves import Floats, sin_cos
 
 Bytes = NDArray[np.uint8]

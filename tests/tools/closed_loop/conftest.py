@@ -14,12 +14,12 @@ from scheduler.device.targets import target_for
 from scheduler.flags import Flags
 from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.closed_loop.cameras import device_cameras
+from tools.closed_loop.device import device_cameras
 from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision
 from tools.playback.model import LoadedModel, load_model
-from tools.world.body import Body
-from tools.world.painting.sky import Picture
+from tools.world.car import Body
+from tools.world.painting.backdrop import Picture
 from tools.world.view import Mount
 from tools.world.world import World
 
@@ -79,4 +79,4 @@ class Grey:
 @pytest.fixture
 def grey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is painted: most of what a drive costs."""
-    monkeypatch.setattr("tools.closed_loop.cameras.Painter", Grey)
+    monkeypatch.setattr("tools.closed_loop.device.Painter", Grey)

@@ -19,10 +19,10 @@ from modeld.vehicle.calibration import Camera, DeviceCameras
 from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
 from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
-from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
+from tools.closed_loop.device import cropped_cameras
 from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.figures import departures_of, figures_of, has_recovered
+from tools.closed_loop.result import departures_of, figures_of, has_recovered
 from tools.closed_loop.run import DaemonDrivers, Selection, drive, drive_all, scenarios_named
 from tools.closed_loop.simulation import End, Simulation, Track
 from tools.closed_loop.trial import SCENARIOS, make_trial

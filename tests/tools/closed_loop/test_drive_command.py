@@ -21,15 +21,19 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.behaviour.drive_result import numbers_of
 from tools.behaviour.gates import parse_gates
 from tools.closed_loop import live
-from tools.closed_loop.apart import drive_apart
-from tools.closed_loop.cameras import device_cameras, formats
+from tools.closed_loop.device import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.figures import figures_of
-from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.live import LiveOptions, live_loop
-from tools.closed_loop.progress import line_of
-from tools.closed_loop.result import Drive, Outcome
-from tools.closed_loop.run import Errand, Selection, expert_drives, scenarios_named
+from tools.closed_loop.result import Drive, Outcome, figures_of, line_of
+from tools.closed_loop.run import (
+    Errand,
+    Selection,
+    drive_apart,
+    expert_drives,
+    gate_names,
+    judge_outcome,
+    scenarios_named,
+)
 from tools.closed_loop.trial import SCENARIOS, STANDARD, make_trial
 from tools.errors import ToolError
 from tools.lib.processes import ProcessError

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.closed_loop.cameras import Cameras, Pictures, device_cameras
+from tools.closed_loop.device import Cameras, Pictures, device_cameras
 from tools.closed_loop.faults import FAULTS, LateFeatures
-from tools.closed_loop.scenes import COMPARED_M, line_errors_m, road_pictures, scene_of, true_curves
+from tools.closed_loop.film import COMPARED_M, line_errors_m, road_pictures, scene_of, true_curves
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import STANDARD, make_trial
-from tools.render.car_messages import Told
+from tools.render.messages import Told
 from tools.report.picture import encode_jpeg
 from tools.video.video import read_planes
-from tools.world.painting.sky import Picture
+from tools.world.painting.backdrop import Picture
 
 
 def pictures(seed: int = 0) -> Pictures:

@@ -11,11 +11,9 @@ import pytest
 from cereal.log_reader import read_log
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
-from tools.closed_loop.cameras import Cameras, device_cameras
-from tools.closed_loop.film import Footage, write_footage
+from tools.closed_loop.device import Cameras, CarMessages, camera_message, device_cameras
+from tools.closed_loop.film import Footage, Scene, scene_of, write_footage
 from tools.closed_loop.live import LiveLoop
-from tools.closed_loop.messages import CarMessages, camera_message
-from tools.closed_loop.scenes import Scene, scene_of
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import STANDARD, make_trial
 from tools.drives.open_drive import DriveOptions, open_drive

@@ -18,9 +18,14 @@ from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tools.behaviour.gates import parse_gates
 from tools.closed_loop import run
 from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.result import Outcome, table_of
-from tools.closed_loop.run import DaemonDrivers, Selection, scenarios_named
+from tools.closed_loop.run import (
+    DaemonDrivers,
+    Selection,
+    gate_names,
+    judge_outcome,
+    scenarios_named,
+)
 from tools.closed_loop.simulation import Track
 from tools.closed_loop.trial import FIRST_WORLD, STANDARD
 from tools.playback.model import LoadedModel, load_model

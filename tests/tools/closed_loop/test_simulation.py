@@ -13,12 +13,12 @@ import pytest
 from modeld.outputs.actions import Action
 from tests.support.selection import quick_cases
 from tools.closed_loop import simulation as loop
-from tools.closed_loop.figures import departures_of, figures_of, has_recovered
+from tools.closed_loop.result import departures_of, figures_of, has_recovered
 from tools.closed_loop.run import ExpertDriver, Selection, drive, expert_drives, scenarios_named
 from tools.closed_loop.simulation import End, Sample, Simulation, Track
 from tools.closed_loop.trial import FIRST_WORLD, SCENARIOS, STANDARD, make_trial
 from tools.errors import UsageError
-from tools.world.body import FRONT_M, LENGTH_M
+from tools.world.car import FRONT_M, LENGTH_M
 from tools.world.traffic import Vehicle
 
 # A driver who never steers.

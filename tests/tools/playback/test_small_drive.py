@@ -14,7 +14,7 @@ from tests.tools.conftest import Modeld
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.messages.camera import project
 from tools.playback.pictures import main_camera
-from tools.render.render_file import scale_plane
+from tools.render.picture_files import scale_plane
 from tools.render.spec import SMALL, DriveSpec
 from tools.render.write_drive import write_drive
 

@@ -23,9 +23,8 @@ from tests.tools.conftest import Modeld
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
-from tools.render.render_file import FileJob
-from tools.render.script import recorded_script
-from tools.render.scripted_drive import ScriptedDrive
+from tools.render.picture_files import FileJob
+from tools.render.script import ScriptedDrive, recorded_script
 from tools.render.spec import DriveSpec
 from tools.render.write_drive import open_workers, scripted_drive, write_drive
 

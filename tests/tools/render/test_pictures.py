@@ -12,13 +12,12 @@ from modeld.constants import X_IDXS
 from modeld.vehicle.calibration import Camera
 from tests.tools.world.roads import uniform_road
 from tools.messages.camera import project
-from tools.render.render_file import DriverPainter
-from tools.render.script import Script, seeded_script
-from tools.render.scripted_drive import SCENERY, ScriptedDrive
+from tools.render.picture_files import DriverPainter
+from tools.render.script import SCENERY, Script, ScriptedDrive, seeded_script
 from tools.render.spec import DriveSpec
 from tools.render.write_drive import segment_truth
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.painter import Painter
-from tools.world.painting.sky import Picture
 from tools.world.view import Lens, Mount
 
 # Over a hill and through a bend.

@@ -11,17 +11,20 @@ from numpy.testing import assert_allclose, assert_array_equal
 from modeld.constants import T_IDXS, X_IDXS
 from tests.tools.world.roads import uniform_road
 from tools.render.script import (
+    BLINKER_LEAD_S,
     FIRST_LANE_CHANGE_S,
+    LANE_WIDTH_M,
+    NUDGE_S,
     TICKS_PER_S,
     LaneChange,
     Script,
+    ScriptedDrive,
     seeded_script,
 )
-from tools.render.scripted_drive import BLINKER_LEAD_S, LANE_WIDTH_M, NUDGE_S, ScriptedDrive
 from tools.render.spec import DriveSpec
 from tools.render.write_drive import segment_truth
 from tools.world import curves
-from tools.world.body import body_at
+from tools.world.car import body_at
 from tools.world.expert import LANE_CHANGE_S, LEFT, RIGHT
 
 

@@ -19,7 +19,7 @@ from tools.training.samples.drives import Drive, Swerve, later_plan, random_lead
 from tools.training.samples.replay import IMAGES_SHAPE, Bytes, Sample
 from tools.training.samples.situations import CRAWLING_MPS, KINDS, WORLD_M, Situations, random_body
 from tools.training.samples.views import Eyes, training_world
-from tools.world.body import FRONT_M
+from tools.world.car import FRONT_M
 from tools.world.road import SHARPEST_LATERAL_MPS2, straights_and_arcs
 from tools.world.speed import speed_limits
 from tools.world.view import MED_LENS

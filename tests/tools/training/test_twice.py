@@ -15,7 +15,7 @@ from tests.support.selection import quick_cases
 from tests.tools.conftest import Modeld
 from tools.behaviour.drive_result import CHANGE, numbers_of
 from tools.behaviour.gates import Gate, parse_gates
-from tools.closed_loop.figures import figures_of
+from tools.closed_loop.result import figures_of
 from tools.training.figures import Figures
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tools.world.body import Body
-from tools.world.car import Car, CarModel
+from tools.world.car import Body, Car, CarModel
 from tools.world.curves import Floats
 from tools.world.expert import Command
 from tools.world.road import GRID_M, Road, integrated

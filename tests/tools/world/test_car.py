@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
-from tools.world.body import Body, body_at
-from tools.world.car import FAMILY_CAR, TICK_S, Car
+from tools.world.car import FAMILY_CAR, TICK_S, Body, Car, body_at
 from tools.world.world import random_world
 
 GRADE, BANK = 0.05, 0.04

@@ -23,7 +23,7 @@ from tests.tools.world.roads import (
     world_of,
 )
 from tools.world import speed
-from tools.world.body import FRONT_M, Body
+from tools.world.car import FRONT_M, Body
 from tools.world.expert import LEFT, RIGHT, Command, Expert, command
 from tools.world.speed import CAREFUL, LATERAL_MPS2, QUICK, following_acceleration, plan_speeds
 from tools.world.traffic import ScriptedLead, Traffic

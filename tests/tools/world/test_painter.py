@@ -13,8 +13,8 @@ from modeld.vehicle.calibration import Camera
 from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
 from tools.world.curves import Floats
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.painter import Painter
-from tools.world.painting.sky import Picture
 from tools.world.scenery import PLAIN, random_scenery
 from tools.world.traffic import Vehicle
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from modeld.constants import X_IDXS
 from tests.tools.world.roads import lanes_of, uniform_road
 from tools.world import curves
-from tools.world.painting.along import Grain, Stretches, lengths_of, random_stretches
+from tools.world.painting.strips import Grain, Stretches, lengths_of, random_stretches
 from tools.world.road import GRID_M, SIGHT_M, Road, integrated, straights_and_arcs
 from tools.world.world import Lanes, Marking, MarkingKind, random_lanes, random_world
 

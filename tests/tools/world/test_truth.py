@@ -21,7 +21,7 @@ from tests.tools.world.roads import (
     world_of,
 )
 from tools.world import traffic
-from tools.world.body import FRONT_M, Body
+from tools.world.car import FRONT_M, Body
 from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic, Vehicle
 from tools.world.truth import CAMERA_HEIGHT_M, Truth, truth_of

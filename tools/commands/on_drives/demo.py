@@ -36,17 +36,18 @@ import numpy as np
 from cereal.address import BusAddress
 from cereal.log_reader import read_log
 from runtime.quantities import count_text
-from tools.closed_loop.cameras import device_cameras, formats
 from tools.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
-from tools.closed_loop.film import Footage, write_footage
-from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
-from tools.closed_loop.scenes import (
+from tools.closed_loop.device import device_cameras, formats
+from tools.closed_loop.film import (
+    Footage,
     Scene,
     clip_frames,
     line_errors_m,
     scene_of,
     true_curves,
+    write_footage,
 )
+from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
 from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trained_model import trained_model
 from tools.closed_loop.trial import RUN_UP_S, STANDARD, make_trial

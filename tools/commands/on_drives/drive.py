@@ -38,20 +38,28 @@ from cereal.log_writer import LogWriter
 from runtime.quantities import count_text
 from tools.behaviour.describe import gate_lines
 from tools.behaviour.gates import Gate, add_gates, parse_gates
-from tools.closed_loop.apart import drive_apart
-from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
 from tools.closed_loop.daemon_driver import ignore
+from tools.closed_loop.device import cropped_cameras, device_cameras, formats
 from tools.closed_loop.faults import FAULTS, Fault
-from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
-from tools.closed_loop.progress import telling
 from tools.closed_loop.report import write_drive_report
-from tools.closed_loop.result import Drive, OnDrive, Outcome, row_of, table_header, table_of
+from tools.closed_loop.result import (
+    Drive,
+    OnDrive,
+    Outcome,
+    row_of,
+    table_header,
+    table_of,
+    telling,
+)
 from tools.closed_loop.run import (
     DaemonDrivers,
     Selection,
     drive_all,
+    drive_apart,
     expert_drives,
+    gate_names,
+    judge_outcome,
     scenarios_named,
 )
 from tools.closed_loop.trial import SCENARIOS

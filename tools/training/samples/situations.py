@@ -23,8 +23,7 @@ from tools.training.samples.views import (
     slowed_mps,
     training_world,
 )
-from tools.world.body import FRONT_M, Body, body_at
-from tools.world.car import FAMILY_CAR
+from tools.world.car import FAMILY_CAR, FRONT_M, Body, body_at
 from tools.world.curves import sin_cos
 from tools.world.expert import Expert
 from tools.world.traffic import Vehicle

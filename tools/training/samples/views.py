@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.world.body import Body
+from tools.world.car import Body
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.painter import Painter
-from tools.world.painting.sky import Picture
 from tools.world.road import straights_and_arcs
 from tools.world.speed import speed_limits
 from tools.world.traffic import Vehicle

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.world.curves import Floats
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.light import BLACK, WHITE, Floats32, Lighting
-from tools.world.painting.sky import Picture
 from tools.world.view import Bytes
 
 # Planes of a sprite: coverage, brightness it reflects, U and V less 128; brightness of its own.

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.world.body import Body
+from tools.world.car import Body
 from tools.world.curves import sin_cos
-from tools.world.painting.ground import Ground
+from tools.world.painting.backdrop import Picture, Sky, Woods
+from tools.world.painting.ground import Ground, survey
 from tools.world.painting.light import BLACK, WHITE, Lighting, lighting_of
-from tools.world.painting.sky import Picture, Sky
-from tools.world.painting.survey import survey
 from tools.world.painting.things import Things
-from tools.world.painting.woods import Woods
 from tools.world.scenery import Scenery
 from tools.world.traffic import Vehicle
 from tools.world.view import Bytes, Lens, Mount, Sight, View

@@ -7,7 +7,7 @@ import sys
 import time
 
 from modeld.vehicle.calibration import Camera
-from tools.world.body import body_at
+from tools.world.car import body_at
 from tools.world.painting.painter import Painter
 from tools.world.traffic import Traffic
 from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.world.curves import Floats
+from tools.world.painting.backdrop import Picture
 from tools.world.painting.cards import PLANES, Card, Frame, Lit, Side, stamp, stamp_box, stamp_side
 from tools.world.painting.cars import MARGIN, CarCards
+from tools.world.painting.ground import Survey
 from tools.world.painting.light import Lighting
-from tools.world.painting.sky import Picture
-from tools.world.painting.survey import Survey
 from tools.world.road import Road
 from tools.world.traffic import Vehicle
 from tools.world.view import Sight
