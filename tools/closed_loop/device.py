@@ -1,4 +1,4 @@
-"""The messages of the simulated car, made from the simulation."""
+"""The simulated car's device: what a daemon gets of it, messages and camera frames, and its bus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.drive import Message
 from tools.messages.camera_process import make_rings
-from tools.render.messages import CarReport, Control, Motion, Told, fill_camera_state, message_of
+from tools.render.messages import CarReport, Motion, Told, fill_camera_state, message_of
 from tools.video.video import write_planes
 from tools.world.painting.backdrop import Picture
 from tools.world.painting.painter import Painter
@@ -59,7 +59,7 @@ class CarMessages:
 
     def _report(self) -> CarReport:
         simulation, car, trial = self._simulation, self._simulation.car, self._simulation.trial
-        body, action, model = simulation.body, simulation.action, car.model
+        body, model = simulation.body, car.model
         told = Told(trial.told_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps)
         return CarReport(
             motion=Motion(
@@ -67,16 +67,11 @@ class CarMessages:
                 acceleration_mps2=car.acceleration_mps2,
                 curvature_1pm=car.curvature_1pm,
                 rpy_rad=(body.roll_rad, body.pitch_rad, car.heading_rad),
-                steering_angle_deg=model.steering_angle_deg(car.curvature_1pm),
                 blinker=simulation.blinker,
                 nudge=simulation.nudge,
             ),
-            wanted=Control(
-                is_engaged=simulation.is_engaged,
-                acceleration_mps2=action.acceleration_mps2,
-                curvature_1pm=action.curvature_1pm,
-                steering_angle_deg=model.steering_angle_deg(action.curvature_1pm),
-            ),
+            wanted=simulation.action,
+            is_engaged=simulation.is_engaged,
             told=told if self._falsify is None else self._falsify(told),
             rpy_rad=trial.rpy_rad,
             height_m=trial.height_m,
@@ -96,7 +91,7 @@ def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     )
 
 
-# --- The cameras of the simulated car: what they see is painted straight into camera frames ---
+# --- The cameras: what they see is painted straight into camera frames -------------------------
 
 # The wide frame is published first: when the road frame wakes the daemon, both are there.
 STREAMS = (WIDE_STREAM, ROAD_STREAM)

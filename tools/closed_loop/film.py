@@ -1,7 +1,7 @@
-"""Writes a live drive as segments of a device: its messages and what its cameras saw.
+"""A finished drive painted again: its pictures beside the truth, its clip, and its segments.
 
-Pictures are painted again after the drive: equal scenes give equal pictures, so nothing is encoded
-and no frame is kept while the daemon runs. Called by the demo.
+Equal scenes give equal pictures, so of a frame that is driven only who was where is kept, and
+nothing is encoded while the daemon runs.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import io
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,11 @@ from tools.closed_loop.device import DEVICE, STATE_SERVICES, device_cameras
 from tools.closed_loop.simulation import FRAME_S, Simulation
 from tools.closed_loop.trial import Trial
 from tools.drives.segment_files import VIDEO_NAMES
-from tools.errors import ToolError, UsageError
-from tools.lib.crew import IsStopped, Send, open_crew
+from tools.errors import UsageError
 from tools.lib.progress_bar import Progress
 from tools.messages.drive_log import OUTPUT_SERVICES, Curve, Curves
 from tools.render.messages import fill_encode_index
-from tools.render.picture_files import Packet, encode_file
+from tools.render.picture_files import Packet, encode_file, open_workers
 from tools.report.picture import encode_jpeg
 from tools.views.canvas import Canvas
 from tools.views.overlay import (
@@ -57,10 +56,6 @@ from tools.world.painting.painter import Painter
 from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
 from tools.world.view import Lens, Mount
-
-# --- Scenes of a drive, frame by frame: painted again, with the truth of the moment -----------
-#
-# Equal scenes give equal pictures, so of a frame that is driven only who was where is kept.
 
 # Lines are compared where a car is in the next two seconds; of those that the model sees.
 COMPARED_M = 40.0
@@ -84,10 +79,13 @@ def scene_of(simulation: Simulation) -> Scene:
     return Scene(simulation.frame, simulation.body, simulation.vehicles, simulation.lane)
 
 
+def _painter(trial: Trial, camera: Camera) -> Painter:
+    return Painter(trial.world, Mount(Lens.of(camera), trial.rpy_rad, trial.height_m))
+
+
 def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
     """Paint what the road camera saw, as JPEG."""
-    lens = Lens.of(device_cameras().road)
-    painter = Painter(trial.world, Mount(lens, trial.rpy_rad, trial.height_m))
+    painter = _painter(trial, device_cameras().road)
     return [
         encode_jpeg(*painter.paint(scene.body, scene.vehicles, scene.number).nv12())
         for scene in scenes
@@ -132,9 +130,7 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
     return np.asarray(pooled[np.isfinite(pooled)])
 
 
-# ----------------------------------------------------------------------------------------------
-# The clip is an animated WebP of bounded size, which browsers show in a page and in a README
-# without a player. Pictures are painted again, as by `tools.closed_loop.film`.
+# --- The clip: an animated WebP, which browsers show in a page and in a README without a player
 
 # A column of a page; more pixels only make the file large.
 SIZE: Final = (640, 400)
@@ -162,8 +158,7 @@ def make_clip(trial: Trial, scenes: Mapping[int, Scene], curves: Mapping[int, Cu
     if len(shown) < 2:
         return b""
     camera = device_cameras().road.scaled(*SIZE)
-    mount = Mount(Lens.of(camera), trial.rpy_rad, trial.height_m)
-    painter = Painter(trial.world, mount)
+    painter = _painter(trial, camera)
     step_s = FRAME_S * (chosen[1] - chosen[0])
     clip = _Clip(Fraction(step_s).limit_denominator(1000))
     for frame in shown:
@@ -221,13 +216,10 @@ class _Clip:
         return self._file.getvalue()
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The segments of a device: messages of a live drive and what its cameras saw --------------
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}
 _STREAM_OF_STATE: Final = {service: stream for stream, service in STATE_SERVICES.items()}
-# How long one wait for a message of the painting processes takes.
-_POLL_S: Final = 0.2
-_PICTURE: Final = "picture"
 _GONE: Final = "expected the painting processes to finish, found one gone; is there enough memory?"
 
 
@@ -301,47 +293,45 @@ def _plan(footage: Footage) -> dict[str, _Shots]:
     return shots
 
 
+class _SceneFile(NamedTuple):
+    """One camera's pictures of one segment."""
+
+    path: Path
+    trial: Trial
+    camera: Camera
+    scenes: tuple[Scene, ...]
+
+    def render(self, count: Callable[[], None]) -> list[Packet]:
+        """Paint and encode the scenes, as `PictureFile` has it."""
+        return encode_file(self.path, self.camera, self._pictures(count))
+
+    def _pictures(self, count: Callable[[], None]) -> Iterator[Picture]:
+        painter = _painter(self.trial, self.camera)
+        for scene in self.scenes:
+            yield painter.paint(scene.body, scene.vehicles, scene.number)
+            count()
+
+
 def _paint(footage: Footage, shots: Mapping[str, _Shots], place: Path, progress: Progress) -> None:
     """Paint and encode all pictures, each camera in a process of its own."""
     cameras = device_cameras()
     assert cameras.wide is not None
     lenses = {ROAD_STREAM: cameras.road, WIDE_STREAM: cameras.wide}
-    shares = []
-    for stream, one in shots.items():
-        files = [
-            (place / f"{segment}-{stream}", [footage.scenes[frame] for frame in ids])
-            for segment, ids in one.ids.items()
-        ]
-        shares.append((stream, footage.trial, lenses[stream], files))
-    done = 0
-    with open_crew(_paint_files, shares, ToolError(_GONE)) as crew:
-        while crew.working:
-            for message in crew.receive(_POLL_S):
-                if message == _PICTURE:
-                    done += 1
-                    progress(done)
-                else:
-                    stream, packets = message
-                    shots[stream].packets.update(zip(shots[stream].ids, packets, strict=True))
-
-
-def _paint_files(
-    stream: str,
-    trial: Trial,
-    camera: Camera,
-    files: Sequence[tuple[Path, Sequence[Scene]]],
-    _is_stopped: IsStopped,
-    send: Send,
-) -> None:
-    """Paint the files of a camera; the body of a process."""
-    painter = Painter(trial.world, Mount(Lens.of(camera), trial.rpy_rad, trial.height_m))
-
-    def pictures(scenes: Sequence[Scene]) -> Iterator[Picture]:
-        for scene in scenes:
-            yield painter.paint(scene.body, scene.vehicles, scene.number)
-            send(_PICTURE)
-
-    send((stream, [encode_file(path, camera, pictures(scenes)) for path, scenes in files]))
+    files = {
+        (segment, stream): _SceneFile(
+            place / f"{segment}-{stream}",
+            footage.trial,
+            lenses[stream],
+            tuple(footage.scenes[frame] for frame in ids),
+        )
+        for stream, one in shots.items()
+        for segment, ids in one.ids.items()
+    }
+    # Dealt out in turn, so each process has one camera.
+    dealt = [files[key] for key in sorted(files)]
+    with open_workers(dealt, len(shots), progress, _GONE) as pool:
+        for (segment, stream), file in files.items():
+            shots[stream].packets[segment] = pool.packets(file)
 
 
 def _write_logs(

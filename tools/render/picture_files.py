@@ -1,22 +1,25 @@
-"""Encodes pictures as the raw HEVC files of a segment; the same pictures give the same bytes."""
+"""The picture files of a drive, rendered in processes; the same pictures give the same bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modeld.vehicle.calibration import Camera
 from tools.drives.qcamera import SIZE
-from tools.render.script import TICK_NS, TICKS_PER_S, ScriptedDrive
-from tools.render.spec import FRAME_NS, SMALL, DriveSpec
+from tools.errors import ToolError
+from tools.lib.crew import Crew, IsStopped, Send, open_crew
+from tools.lib.progress_bar import Progress
+from tools.render.script import TICKS_PER_S
 from tools.world.curves import Floats, random_walk, through_knots
 from tools.world.painting.backdrop import Picture
-from tools.world.painting.painter import Painter
 from tools.world.view import Bytes
 
 RATE_HZ = 20
@@ -49,6 +52,16 @@ _X265 = ":".join(
 )
 
 
+# Of transport streams.
+_CLOCK_HZ = 90_000
+# About the 256 kbit/s of a device. Whole numbers scale the pictures and one thread encodes them.
+_X264 = {
+    "preset": "ultrafast",
+    "qp": "30",
+    "x264-params": "keyint=15:min-keyint=15:scenecut=0:bframes=0:threads=1:log-level=0",
+}
+
+
 class Packet(NamedTuple):
     """What the encoder made of one picture."""
 
@@ -67,8 +80,9 @@ def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list
     """
     import av
 
+    size = camera.width, camera.height
     codec: Any = av.CodecContext.create("libx265", "w")
-    codec.width, codec.height = camera.width, camera.height
+    codec.width, codec.height = size
     codec.pix_fmt = "yuv420p"
     codec.time_base = Fraction(1, RATE_HZ)
     codec.framerate = Fraction(RATE_HZ, 1)
@@ -85,35 +99,9 @@ def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list
                 packets.append(Packet(len(data), bool(packet.is_keyframe)))
 
         for index, picture in enumerate(pictures):
-            frame: Any = av.VideoFrame(camera.width, camera.height, "yuv420p")
-            for plane, values in zip(frame.planes, picture, strict=True):
-                fill_plane(plane, values)
-            frame.pts = index
-            write(codec.encode(frame))
+            write(codec.encode(_frame(picture, size, index)))
         write(codec.encode(None))
     return packets
-
-
-def fill_plane(plane: Any, values: Bytes) -> None:
-    """Copy (height, width) values into a plane with padded rows."""
-    rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
-    rows[:, : values.shape[1]] = values
-
-
-# --- Renders one camera's file of one segment: the unit of work of a worker process -----------
-
-# ----------------------------------------------------------------------------------------------
-# Sums of whole numbers scale the small pictures and one thread encodes them: equal pictures give
-# equal bytes.
-
-# Of transport streams.
-_CLOCK_HZ = 90_000
-# About the 256 kbit/s of a device.
-_OPTIONS = {
-    "preset": "ultrafast",
-    "qp": "30",
-    "x264-params": "keyint=15:min-keyint=15:scenecut=0:bframes=0:threads=1:log-level=0",
-}
 
 
 def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]) -> list[Packet]:
@@ -126,11 +114,13 @@ def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]
     """
     import av
 
+    width, height = SIZE
+    halves = width // 2, height // 2
     packets: list[Packet] = []
     with path.open("wb") as file, av.open(file, "w", format="mpegts") as container:
         stream: Any = container.add_stream("libx264", rate=RATE_HZ)
         stream.width, stream.height = SIZE
-        stream.pix_fmt, stream.options = "yuv420p", _OPTIONS
+        stream.pix_fmt, stream.options = "yuv420p", _X264
         stream.time_base = stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
 
         def write(encoded: Iterable[Any]) -> None:
@@ -138,14 +128,23 @@ def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]
                 packets.append(Packet(packet.size, bool(packet.is_keyframe)))
                 container.mux(packet)
 
-        for picture, end_ns in zip(pictures, ends_ns, strict=True):
-            frame: Any = av.VideoFrame(*SIZE, "yuv420p")
-            for plane, values in zip(frame.planes, picture, strict=True):
-                fill_plane(plane, scale_plane(values, plane.width, plane.height))
-            frame.pts = end_ns * _CLOCK_HZ // 1_000_000_000
-            write(stream.encode(frame))
+        for (luma, u, v), end_ns in zip(pictures, ends_ns, strict=True):
+            planes = scale_plane(luma, *SIZE), scale_plane(u, *halves), scale_plane(v, *halves)
+            write(stream.encode(_frame(planes, SIZE, end_ns * _CLOCK_HZ // 1_000_000_000)))
         write(stream.encode(None))
     return packets
+
+
+def _frame(planes: Iterable[Bytes], size: tuple[int, int], pts: int) -> Any:
+    """Return a frame for an encoder; its rows are padded."""
+    import av
+
+    frame: Any = av.VideoFrame(*size, "yuv420p")
+    for plane, values in zip(frame.planes, planes, strict=True):
+        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+        rows[:, : values.shape[1]] = values
+    frame.pts = pts
+    return frame
 
 
 def scale_plane(plane: Bytes, width: int, height: int) -> Bytes:
@@ -164,6 +163,89 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     below = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
     return np.asarray(np.diff(below[whole] * count + padded[whole] * part[:, None], axis=0))
 
+
+# --- Processes, each with its share of the files ----------------------------------------------
+
+# How long is waited for a message at a time.
+_POLL_S = 0.2
+# What is sent when a picture is done; a file is sent as its path and its packets.
+_PICTURE = "picture"
+
+
+class PictureFile(Protocol):
+    """One file to be rendered."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is written."""
+
+    def render(self, count: Callable[[], None]) -> list[Packet]:
+        """Paint and encode it; `count` is called after each picture.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+
+
+@dataclass(slots=True)
+class Workers:
+    """What renders files; made by `open_workers`."""
+
+    progress: Progress
+    _crew: Crew | None = None
+    _done: dict[Path, list[Packet]] = field(default_factory=dict)
+    _count: int = 0
+
+    def packets(self, file: PictureFile) -> list[Packet]:
+        """Return what came of a file; waits for it, or renders it here.
+
+        Raises:
+            ToolError: a process died.
+            OSError: the file cannot be written.
+        """
+        if self._crew is None:
+            return file.render(self._count_one)
+        while file.path not in self._done:
+            for message in self._crew.receive(_POLL_S):
+                if message == _PICTURE:
+                    self._count_one()
+                else:
+                    path, packets = message
+                    self._done[path] = packets
+        return self._done[file.path]
+
+    def _count_one(self) -> None:
+        self._count += 1
+        self.progress(self._count)
+
+
+@contextmanager
+def open_workers(
+    files: Sequence[PictureFile], count: int, progress: Progress, gone: str
+) -> Iterator[Workers]:
+    """Start to render files, in order; at the end of the block the processes are gone.
+
+    Args:
+        files: they are dealt out one by one.
+        count: processes; 1 renders in this one, when a file is asked for.
+        progress: called after each picture.
+        gone: the error if a process dies.
+    """
+    if count == 1:
+        yield Workers(progress)
+        return
+    shares = [(list(files[number::count]),) for number in range(count)]
+    with open_crew(_render, shares, ToolError(gone)) as crew:
+        yield Workers(progress, crew)
+
+
+def _render(files: list[PictureFile], _is_stopped: IsStopped, send: Send) -> None:
+    """Render files; the body of a worker process."""
+    for file in files:
+        send((file.path, file.render(lambda: send(_PICTURE))))
+
+
+# --- The driver camera's pictures: a simple drawing of a face ---------------------------------
 
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
@@ -253,53 +335,3 @@ def _paint_ellipse(
         )
         part = target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         part[:] = np.rint(part + (float(colour[plane]) - part) * share).astype(np.uint8)
-
-
-FILES = {
-    "road": "fcamera.hevc",
-    "wide": "ecamera.hevc",
-    "driver": "dcamera.hevc",
-    SMALL: "qcamera.ts",
-}
-
-
-class FileJob(NamedTuple):
-    """One file to be rendered."""
-
-    spec: DriveSpec
-    stream: str
-    segment: int
-    path: Path
-
-
-def render_file(job: FileJob, drive: ScriptedDrive, count: Callable[[], None]) -> list[Packet]:
-    """Render and encode the frames that a camera delivered; `count` is called after each.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    spec = job.spec
-    ids = spec.delivered(job.stream, job.segment)
-    pictures = _pictures(job, drive, ids, count)
-    if job.stream == SMALL:
-        ends_ns = [spec.sof_ns(job.stream, one) + spec.readout_ns for one in ids]
-        return encode_small(job.path, pictures, ends_ns)
-    return encode_file(job.path, spec.camera(job.stream), pictures)
-
-
-def _pictures(
-    job: FileJob, drive: ScriptedDrive, ids: Iterable[int], count: Callable[[], None]
-) -> Iterator[Picture]:
-    spec = job.spec
-    if job.stream == "driver":
-        paint = DriverPainter(spec.camera(job.stream), spec.seconds, spec.seed).paint
-    else:
-        painter = Painter(drive.world, spec.mount(job.stream))
-
-        def paint(tick: int) -> Picture:
-            moment = drive.moment(tick)
-            return painter.paint(moment.body, (moment.lead,), tick)
-
-    for frame_id in ids:
-        yield paint(frame_id * FRAME_NS // TICK_NS)
-        count()

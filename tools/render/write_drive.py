@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,99 +19,82 @@ from cereal.log_writer import LogWriter
 from cereal.segment_log import SegmentLogWriter
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.files.whole_file import whole_file
-from tools.errors import ToolError, UsageError
-from tools.lib.crew import Crew, IsStopped, Send, open_crew
+from tools.errors import UsageError
 from tools.lib.npz import write_npz
 from tools.lib.progress_bar import Progress
 from tools.render.messages import init_event, segment_messages
-from tools.render.picture_files import FILES, FileJob, Packet, render_file
+from tools.render.picture_files import (
+    DriverPainter,
+    Packet,
+    encode_file,
+    encode_small,
+    open_workers,
+)
 from tools.render.script import TICK_NS, Moment, ScriptedDrive, recorded_script, seeded_script
 from tools.render.spec import FRAME_NS, SMALL, DriveSpec
 from tools.world.car import Body
 from tools.world.curves import Floats
+from tools.world.painting.backdrop import Picture
+from tools.world.painting.painter import Painter
 from tools.world.truth import borders_beside
 from tools.world.world import World
 
-# --- Renders files in several processes, or in this one where a drive is short ----------------
-#
-# Each process gets its share of the files at its start; it says when a picture is done, and what
-# came of each file.
-
-# How long is waited for a message at a time.
-_POLL_S = 0.2
+FILES = {
+    "road": "fcamera.hevc",
+    "wide": "ecamera.hevc",
+    "driver": "dcamera.hevc",
+    SMALL: "qcamera.ts",
+}
 # Below this a process costs more to start than it saves.
 _PICTURES_PER_PROCESS = 100
-# What is sent when a picture is done; a file is sent as its path and its packets.
-_PICTURE = "picture"
 _GONE = (
     "make-drive: expected the rendering processes to finish, found one gone; is there enough "
     "memory? --workers 1 takes the least"
 )
 
 
-def choose_workers(jobs: Sequence[FileJob], most: int) -> int:
-    """Return how many processes are worth their start, 1 to `most`."""
-    pictures = sum(len(job.spec.delivered(job.stream, job.segment)) for job in jobs)
-    return max(1, min(most, len(jobs), pictures // _PICTURES_PER_PROCESS))
+class CameraFile(NamedTuple):
+    """One camera's file of one segment."""
 
-
-@dataclass(slots=True)
-class Workers:
-    """What renders files; made by `open_workers`."""
-
+    path: Path
+    spec: DriveSpec
     drive: ScriptedDrive
-    progress: Progress
-    _crew: Crew | None = None
-    _done: dict[Path, list[Packet]] = field(default_factory=dict)
-    _count: int = 0
+    stream: str
+    segment: int
 
-    def packets(self, job: FileJob) -> list[Packet]:
-        """Return what came of a file; waits for it, or renders it here.
+    @property
+    def frame_ids(self) -> list[int]:
+        """Frames that the camera delivered."""
+        return self.spec.delivered(self.stream, self.segment)
 
-        Raises:
-            ToolError: a process died.
-            OSError: the file cannot be written.
-        """
-        if self._crew is None:
-            return render_file(job, self.drive, self._count_one)
-        while job.path not in self._done:
-            for message in self._crew.receive(_POLL_S):
-                if message == _PICTURE:
-                    self._count_one()
-                else:
-                    path, packets = message
-                    self._done[path] = packets
-        return self._done[job.path]
+    def render(self, count: Callable[[], None]) -> list[Packet]:
+        """Paint and encode these frames, as `PictureFile` has it."""
+        spec, stream = self.spec, self.stream
+        if stream == SMALL:
+            ends_ns = [spec.sof_ns(stream, one) + spec.readout_ns for one in self.frame_ids]
+            return encode_small(self.path, self._pictures(count), ends_ns)
+        return encode_file(self.path, spec.camera(stream), self._pictures(count))
 
-    def _count_one(self) -> None:
-        self._count += 1
-        self.progress(self._count)
+    def _pictures(self, count: Callable[[], None]) -> Iterator[Picture]:
+        spec = self.spec
+        if self.stream == "driver":
+            paint = DriverPainter(spec.camera(self.stream), spec.seconds, spec.seed).paint
+        else:
+            painter = Painter(self.drive.world, spec.mount(self.stream))
 
+            def paint(tick: int) -> Picture:
+                moment = self.drive.moment(tick)
+                return painter.paint(moment.body, (moment.lead,), tick)
 
-@contextmanager
-def open_workers(
-    drive: ScriptedDrive, jobs: Sequence[FileJob], count: int, progress: Progress
-) -> Iterator[Workers]:
-    """Start to render files, in order; at the end of the block the processes are gone.
-
-    Args:
-        drive: what they show.
-        jobs: the files.
-        count: processes; 1 renders in this one, when a file is asked for.
-        progress: called after each picture.
-    """
-    if count == 1:
-        yield Workers(drive, progress)
-        return
-    shares = [(drive, list(jobs[number::count])) for number in range(count)]
-    with open_crew(_render, shares, ToolError(_GONE)) as crew:
-        yield Workers(drive, progress, crew)
+        for frame_id in self.frame_ids:
+            yield paint(frame_id * FRAME_NS // TICK_NS)
+            count()
 
 
-def _render(drive: ScriptedDrive, jobs: list[FileJob], _is_stopped: IsStopped, send: Send) -> None:
-    """Render files; the body of a worker process."""
-    for job in jobs:
-        send((job.path, render_file(job, drive, lambda: send(_PICTURE))))
+def choose_workers(files: Sequence[CameraFile], most: int) -> int:
+    """Return how many processes are worth their start, 1 to `most`."""
+    pictures = sum(len(file.frame_ids) for file in files)
+    return max(1, min(most, len(files), pictures // _PICTURES_PER_PROCESS))
 
 
 # --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file --
@@ -216,19 +198,19 @@ def _write_segments(
     with _hidden_directory(directory, spec.route) as hidden:
         files = [
             [
-                FileJob(spec, stream, segment, hidden / f"{segment}-{FILES[stream]}")
+                CameraFile(hidden / f"{segment}-{FILES[stream]}", spec, drive, stream, segment)
                 for stream in spec.streams
             ]
             for segment in range(spec.segments)
         ]
-        jobs = [job for row in files for job in row]
+        every = [file for row in files for file in row]
         init = init_event(spec)
         with (
-            open_workers(drive, jobs, choose_workers(jobs, workers), progress) as pool,
+            open_workers(every, choose_workers(every, workers), progress, _GONE) as pool,
             SegmentLogWriter(hidden, spec.route, init, open_sink=LogWriter) as logs,
         ):
             for segment, target in enumerate(targets):
-                packets = {job.stream: pool.packets(job) for job in files[segment]}
+                packets = {file.stream: pool.packets(file) for file in files[segment]}
                 for message in segment_messages(spec, drive, segment, packets):
                     logs.write(message.data)
                 place = logs.directory
@@ -239,8 +221,8 @@ def _write_segments(
                 write_truth(place / "truth.npz", segment_truth(spec, drive, segment))
                 if spec.is_small:
                     (place / "rlog.zst").unlink()
-                for job in files[segment]:
-                    job.path.rename(place / FILES[job.stream])
+                for file in files[segment]:
+                    file.path.rename(place / FILES[file.stream])
                 place.rename(target)
 
 

@@ -23,10 +23,10 @@ from tests.tools.conftest import Modeld
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
-from tools.render.picture_files import FileJob
+from tools.render.picture_files import open_workers
 from tools.render.script import ScriptedDrive, recorded_script
 from tools.render.spec import DriveSpec
-from tools.render.write_drive import open_workers, scripted_drive, write_drive
+from tools.render.write_drive import CameraFile, scripted_drive, write_drive
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared/data/comma2k19"
@@ -174,11 +174,12 @@ def test_same_options_give_same_bytes_with_any_number_of_workers(
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_picture_is_counted(tmp_path: Path, workers: int) -> None:
-    jobs = [FileJob(SPEC, stream, 0, tmp_path / stream) for stream in SPEC.streams]
+    drive = scripted_drive(SPEC)
+    files = [CameraFile(tmp_path / one, SPEC, drive, one, 0) for one in SPEC.streams]
     counted: list[int] = []
-    with open_workers(scripted_drive(SPEC), jobs, workers, counted.append) as pool:
-        for job in jobs:
-            pool.packets(job)
+    with open_workers(files, workers, counted.append, "gone") as pool:
+        for file in files:
+            pool.packets(file)
     assert counted == [*range(1, 16)]
 
 
