@@ -1,4 +1,7 @@
-"""The result of a closed loop: its drives, their figures, as JSON and as a table."""
+"""The result of a closed loop: how well its drives were driven, in metres.
+
+As figures of one drive and of many, as JSON, as a table, and as a line when a drive is finished.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ from tools.errors import UsageError
 from tools.lib.json_output import json_text
 from tools.lib.table import format_table
 from tools.world.curves import Floats
-
-# --- How well was driven: figures of one drive and of many, in metres -------------------------
 
 # A recovery: from where it is judged on, the camera is so close to the lane's centre.
 RECOVERED_M = 0.3
@@ -158,9 +159,6 @@ def _least(values: Floats) -> float | None:
     return float(values.min()) if values.size else None
 
 
-# ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Drive:
     """One finished drive; `frames` that the cameras exposed include the run-up.
@@ -282,9 +280,7 @@ def table_of(outcome: Outcome) -> str:
     return format_table(table_header("scenario"), rows)
 
 
-# --- Reports each finished drive: a line on stderr, and a line of JSON in a file --------------
-#
-# An interrupted long run has reported the drives before.
+# --- Reports of each finished drive, so an interrupted run has told of those before ------------
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Drives trials one after the other, by the expert or by the daemon's own code in this process."""
+"""Drives trials, by the expert or by the daemon's own code, here or in several processes.
+
+A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,6 @@ from tools.lib.processes import limit_threads, threads_of_one
 from tools.playback.model import load_model
 from tools.world.car import TICK_S
 from tools.world.expert import Expert, command
-
-# ----------------------------------------------------------------------------------------------
-# A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
 
 # From the moment that a picture shows to that in which its answer reaches the car: warp, model,
 # bus. A device takes 30 to 50 ms.
@@ -219,9 +219,7 @@ class DaemonDrivers:
         return DaemonDriver(simulation, self.program, wire)
 
 
-# ----------------------------------------------------------------------------------------------
-# Drives in processes of this machine, beside each other; what comes of it does not depend on
-# that.
+# --- Drives in processes beside each other, with the same results ------------------------------
 #
 # A process loads the program once and drives one errand after the other. One that fails or dies
 # ends the run with one line; drives that were over before have been told of.

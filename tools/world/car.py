@@ -1,8 +1,9 @@
-"""The simulated car: a kinematic bicycle whose steering and drive answer late, stepped at 100 Hz.
+"""The ego car: at one moment a body on the road, and stepped at 100 Hz a kinematic bicycle.
 
-The centre of the model is the rear axle, over which the camera stands: there the path's curvature
-is that of the steering, and the heading is that of the path. Used by the closed loop and by
-everything that lets a body drift from where an expert would be.
+Its place is that of the camera's foot: the middle of the rear axle on the road. There the path's
+curvature is that of the steering, and the heading is that of the path. The *calibrated frame* is
+fixed to the car: x forward, y right, z down; its axes in the world are the columns of Rz(heading)
+Ry(pitch) Rx(roll), where pitch and roll are those of the road below.
 """
 
 from __future__ import annotations
@@ -15,12 +16,6 @@ import numpy as np
 
 from tools.world.curves import Floats, arctangent, arctangent_of, sin_cos, sine_cosine
 from tools.world.road import Road, RoadFrames
-
-# --- The ego car at one moment: its place on the road and its attitude ------------------------
-#
-# Its place is that of the camera's foot: the middle of the rear axle on the road. The *calibrated
-# frame* is fixed to the car: x forward, y right, z down; its axes in the world are the columns of
-# Rz(heading) Ry(pitch) Rx(roll), where pitch and roll are those of the road below.
 
 # A passenger car: from the rear axle to the front bumper, and its size.
 FRONT_M = 3.7
@@ -148,7 +143,7 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
     )
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The car that drives: its steering and its motor answer late ------------------------------
 
 # The rate of carState.
 TICK_S = 0.01

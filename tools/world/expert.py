@@ -1,4 +1,8 @@
-"""A driver who knows the road plans the next 10 s in the model's terms."""
+"""A driver who knows the road plans the next 10 s in the model's terms.
+
+Its path leads along a lane's centre, from one to the next, or back to it. Lateral movement is a
+function of the distance driven, so a car that slows down or stands drives the same path.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,6 @@ from tools.world.speed import (
 )
 from tools.world.traffic import Vehicle, foresee
 from tools.world.world import World
-
-# --- Where a driver goes: a lane's centre or a change between two, and the way back to it -----
-#
-# Lateral movement is a function of the distance driven, so a car that slows down or stands drives
-# the same path.
 
 # Grid of the distance driven on which the place along the road is integrated.
 _CELLS = 120
@@ -158,7 +157,7 @@ def _limited(slope: Floats) -> Floats:
     return np.minimum(np.maximum(slope, -_STEEPEST), _STEEPEST)
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The driver, who chooses a path and the speeds on it --------------------------------------
 
 LEFT, RIGHT = -1, 1
 LANE_CHANGE_S = 5.0

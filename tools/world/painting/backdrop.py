@@ -1,4 +1,4 @@
-"""Paints the sky with clouds, hills and woods at the horizon, and the ground below them."""
+"""Paints what is behind the road: sky with clouds, hills, and woods at the horizon and beside it."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _clouds(
     return np.concatenate([cover, cover], axis=1)
 
 
-# --- Paints what runs along the road behind its verges: edges of woods, hedges, high walls ----
+# --- What runs along the road behind its verges: edges of woods, hedges, high walls ------------
 
 # Heights and tones are known every metre, and repeat.
 _CELLS = 1024

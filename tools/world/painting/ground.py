@@ -2,7 +2,8 @@
 
 Every border of a strip adds, in each row of the picture, the step of brightness to the pixel it
 crosses, divided between that pixel and the next; one running sum along the rows turns the steps
-into the picture. So borders are exact to a fraction of a pixel whatever they overlap.
+into the picture. So borders are exact to a fraction of a pixel whatever they overlap. A survey
+projects the road ahead first: its borders, and the line in which the land ends.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from tools.world.road import Road
 from tools.world.scenery import Scenery
 from tools.world.view import NEAREST_M, Sight, View
 from tools.world.world import Lanes
-
-# --- Projects the road ahead: its borders, over hills, and the line in which the land ends ----
 
 # Distances ahead at which borders are computed; between them they are straight in the picture.
 _AHEAD_M: Floats = np.concatenate(
@@ -129,7 +128,7 @@ def _skyline(
     return np.asarray(np.interp(every, columns, np.minimum(land, horizon)))
 
 
-# ----------------------------------------------------------------------------------------------
+# --- The ground between these borders --------------------------------------------------------
 
 # Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
 _ONE = 65536.0

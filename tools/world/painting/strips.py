@@ -1,4 +1,7 @@
-"""What the ground consists of: bands along the road, each with a colour and a texture."""
+"""What the ground consists of: bands along the road, each with a colour and a pattern.
+
+Patterns are the grain of surfaces, and stretches where something is there.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from numpy.typing import NDArray
 from tools.world.curves import Floats, through_knots
 from tools.world.scenery import KERB, RAIL, WALL, Colour, Scenery
 from tools.world.world import Lanes, Marking, MarkingKind
-
-# --- Patterns along the road: grain of surfaces, and stretches where something is there -------
 
 # Grain has one value for each cell of arc length, and repeats.
 _CELL_M = 0.3
@@ -119,7 +120,7 @@ def lengths_of(s_edges: Floats) -> Floats:
     return np.maximum(s_edges[..., :-1] - s_edges[..., 1:], _SHORTEST_M)
 
 
-# ----------------------------------------------------------------------------------------------
+# --- Bands of the ground ---------------------------------------------------------------------
 
 # Rows of grain: of the asphalt, its shoulders, of what is beside, and of what is painted or worn.
 (
