@@ -161,6 +161,7 @@ def _pace(result: Result) -> str:
     return (
         f"; {result['answered']} of {result['frames']} frames answered, at {result['rate_hz']:g} "
         f"Hz after {result['latency_ms_p50']:.0f} ms (99 %: {result['latency_ms_p99']:.0f} ms), "
+        f"{result['late_share']:.1%} late, "
         f"{1e-3 * result['slipped_ms']:.1f} s behind the clock in all"
     )
 

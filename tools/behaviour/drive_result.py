@@ -28,7 +28,10 @@ MAX_BYTES: Final = 16 << 20
 MAX_FIGURES: Final = 20_000
 _MAX_DEPTH: Final = 6
 # What is measured anew in each run: wall times and their like; and what gates made of the figures.
-MEASURED: Final = ("*wall_s", "*frames_per_s", "latency_ms_*", "slipped_ms", "gates.*")
+MEASURED: Final = (
+    *("*wall_s", "*frames_per_s", "gates.*"),
+    *("latency_ms_*", "slipped_ms", "late_share"),
+)
 ADVICE: Final = "give a closed-loop result as modeld drive --json prints it"
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")

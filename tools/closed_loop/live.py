@@ -298,13 +298,21 @@ def live_drives(
 
 
 def live_facts(options: LiveOptions, drives: list[Drive], pace: Pace) -> dict[str, Any]:
-    """Return the facts of a live run, apart from its figures."""
+    """Return the facts of a live run, apart from its figures.
+
+    A frame is late if it has no answer before the next one is due.
+    """
     latencies = np.array(pace.latencies_ms or [np.nan])
+    frames = max(1, sum(drive.frames for drive in drives))
+    answered = sum(drive.answered for drive in drives)
+    in_time = min(frames, int((latencies <= 1e3 / options.rate_hz).sum()))
     return {
         "live": True,
         "rate_hz": options.rate_hz,
         "latency_ms_p50": round(float(np.percentile(latencies, 50)), 2),
         "latency_ms_p99": round(float(np.percentile(latencies, 99)), 2),
         "slipped_ms": round(pace.slipped_ms, 1),
-        "unanswered": sum(drive.frames - drive.answered for drive in drives),
+        "unanswered": frames - answered,
+        "answered_share": round(answered / frames, 5),
+        "late_share": round(1.0 - in_time / frames, 5),
     }

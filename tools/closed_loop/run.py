@@ -353,7 +353,10 @@ def _next(taken: Any) -> int:
 # Of all drives and of each, beside their figures.
 _COUNTS: Final = ("frames", "answered")
 # Of a live run.
-_LIVE: Final = ("latency_ms_p50", "latency_ms_p99", "slipped_ms", "unanswered")
+_LIVE: Final = (
+    *("latency_ms_p50", "latency_ms_p99", "slipped_ms"),
+    *("unanswered", "answered_share", "late_share"),
+)
 
 
 def gate_names(selection: Selection) -> tuple[str, ...]:
@@ -371,5 +374,5 @@ def gate_names(selection: Selection) -> tuple[str, ...]:
 
 def judge_outcome(outcome: Outcome, gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
     """Judge each gate; one about an unmeasured quantity holds."""
-    figures = dict(numbers_of(outcome.as_json()))
+    figures = dict.fromkeys(_LIVE, math.nan) | dict(numbers_of(outcome.as_json()))
     return judge({k: None if math.isnan(v) else v for k, v in figures.items()}, gates)

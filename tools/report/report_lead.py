@@ -27,9 +27,10 @@ def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
     if not drive.all_finite:
         wrong.append("there is NaN or infinity in the outputs")
     said = f"{'; '.join(wrong).capitalize()}." if wrong else f"All {sent} have valid answers."
+    late = float(np.mean(times > budget_ms)) if times.size else 0.0
     if times.size:
-        late = float(np.mean(times > budget_ms))
         slow = f"{late:.0%} of them took longer" if late > 0.01 else "nearly all took less"
         said += f" Half took at most {np.median(times):.1f} ms; {slow} than {budget_ms:g} ms, "
         said += "the budget at 20 Hz."
-    return f'<p class="lead {"bad" if wrong else "good"}">{escape(said)}</p>'
+    kind = " bad" if wrong else " good" if late <= 0.01 else ""
+    return f'<p class="lead{kind}">{escape(said)}</p>'

@@ -23,7 +23,7 @@ from tools.behaviour.gates import parse_gates
 from tools.closed_loop import live
 from tools.closed_loop.device import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.live import LiveOptions, live_loop
+from tools.closed_loop.live import LiveOptions, Pace, live_facts, live_loop
 from tools.closed_loop.result import Drive, Outcome, figures_of, line_of
 from tools.closed_loop.run import (
     Errand,
@@ -244,6 +244,27 @@ def test_every_number_of_a_result_but_times_can_be_gated() -> None:
     # What is told of it.
     assert "recovery 0 with yaw-off: 0.1" in line_of(replace(drives[0], fault="yaw-off"))
     assert "done, recovered, departures 0, offset 0.0" in line_of(drives[0])
+
+
+def test_a_run_whose_answers_come_late_fails_although_its_drives_are_clean() -> None:
+    selection = Selection(length_m=30.0)
+    (drive,) = expert_drives(selection)
+    assert drive.is_clean
+    names = gate_names(selection)
+    gates = parse_gates([], ROOT / "tests/regression/lane-keeping.gates", names)
+
+    def failing(driven: Drive, latency_ms: float, rate_hz: float = 20.0) -> list[str]:
+        pace = Pace([latency_ms] * driven.answered)
+        facts = live_facts(LiveOptions(Path("x.pkl"), rate_hz=rate_hz), [driven], pace)
+        assert set(facts) - {"live", "rate_hz"} <= set(names)
+        outcome = Outcome("the daemon process", (driven,), facts)
+        return [one.name for one in judge_outcome(outcome, gates) if not one.holds]
+
+    assert failing(drive, 45.0) == []
+    assert failing(drive, 55.0) == ["late_share"]
+    # With slower cameras the next frame is due later.
+    assert failing(drive, 55.0, rate_hz=15.0) == []
+    assert failing(replace(drive, answered=drive.frames * 9 // 10), 45.0) == ["answered_share"]
 
 
 @pytest.mark.parametrize("name", ["lane-keeping", "recovery", "stopping-lead"])

@@ -124,6 +124,9 @@ def test_numbers_and_texts_are_on_the_page() -> None:
     whole = render(_report([_model(0), _model(1)], 2))
     assert '<p class="lead good">All 2 frames have valid answers.' in whole
     assert "No frame was dropped." in whole
+    # Answers that came too late are no success, and no fault of the drive either.
+    late = render(_report([_model(40), _model(41)], 2))
+    assert '<p class="lead">All 2 frames have valid answers. Half took at most 70.5 ms' in late
     assert "Smoothed share of dropped frames" not in whole
     assert "nan" not in empty
 

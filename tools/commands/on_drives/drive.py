@@ -252,6 +252,12 @@ def _record(log: Path | None) -> Iterator[Callable[[bytes], None]]:
 
 def _print(args: argparse.Namespace, outcome: Outcome) -> None:
     print(table_of(outcome))
+    facts = outcome.facts
+    if args.live:
+        print(
+            f"frames answered: {facts['answered_share']:.2%}, late: {facts['late_share']:.2%}, "
+            f"median {facts['latency_ms_p50']:g} ms"
+        )
     for drive in outcome.drives:
         if not drive.is_clean:
             trial = drive.track.trial

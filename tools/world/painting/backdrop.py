@@ -1,4 +1,4 @@
-"""Paints what is behind the road: sky with clouds, hills, and woods at the horizon and beside it."""
+"""Paints what is behind the road: clouds, hills, and the woods at the horizon and beside it."""
 
 from __future__ import annotations
 
