@@ -103,7 +103,8 @@ def test_demo_drives_the_daemon_process_over_the_bus(tmp_path: Path, modeld: Mod
     assert (clip[:4], clip[8:12]) == (b"RIFF", b"WEBP")
     assert 2 <= clip.count(b"ANMF") <= MOST_PICTURES
     # A sentence and the moving picture come before all charts.
-    order = [page.index(one) for one in ("Drove ", "image/webp;base64,", "ground truth", "Figures")]
+    parts = ("Drove ", "image/webp;base64,", "ground truth", "By scenario")
+    order = [page.index(one) for one in parts]
     assert order == sorted(order)
     assert "<title>Demo drive</title>" in page
     assert page.count("data:image/jpeg;base64,") == 4

@@ -19,6 +19,8 @@ from tools.report.report_page import facts_part, table_part, tiles_section, whol
 from tools.report.svg import Chart, padded_range
 from tools.world.curves import Floats
 
+# More late frames than this share, and the clock decided the drive, whatever came of it.
+MOST_LATE = 0.5
 # More make the page long; all of them are in the table.
 SHOWN = 12
 _WIDTH = 1120
@@ -88,7 +90,11 @@ def _lead(outcome: Outcome) -> str:
     offset = figures.offset_p99_m
     if offset is not None:
         text += f" The car stayed within {offset:.2f} m of the lane centre 99 % of the time."
-    return f'<p class="lead {"bad" if clean < count else "good"}">{escape(text)}</p>'
+    late = outcome.facts.get("late_share", 0.0)
+    if late > MOST_LATE:
+        text += f" {late:.0%} of the frames had no answer in time."
+    is_good = clean == count and late <= MOST_LATE
+    return f'<p class="lead {"good" if is_good else "bad"}">{escape(text)}</p>'
 
 
 def _drives(outcome: Outcome, gates: Sequence[GateVerdict]) -> Iterator[str]:

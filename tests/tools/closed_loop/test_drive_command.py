@@ -24,6 +24,7 @@ from tools.closed_loop import live
 from tools.closed_loop.device import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.live import LiveOptions, Pace, live_facts, live_loop
+from tools.closed_loop.report import write_drive_report
 from tools.closed_loop.result import Drive, Outcome, figures_of, line_of
 from tools.closed_loop.run import (
     Errand,
@@ -246,7 +247,7 @@ def test_every_number_of_a_result_but_times_can_be_gated() -> None:
     assert "done, recovered, departures 0, offset 0.0" in line_of(drives[0])
 
 
-def test_a_run_whose_answers_come_late_fails_although_its_drives_are_clean() -> None:
+def test_a_run_whose_answers_come_late_fails_although_its_drives_are_clean(tmp_path: Path) -> None:
     selection = Selection(length_m=30.0)
     (drive,) = expert_drives(selection)
     assert drive.is_clean
@@ -258,10 +259,15 @@ def test_a_run_whose_answers_come_late_fails_although_its_drives_are_clean() -> 
         facts = live_facts(LiveOptions(Path("x.pkl"), rate_hz=rate_hz), [driven], pace)
         assert set(facts) - {"live", "rate_hz"} <= set(names)
         outcome = Outcome("the daemon process", (driven,), facts)
+        write_drive_report(tmp_path / "page.html", outcome)
         return [one.name for one in judge_outcome(outcome, gates) if not one.holds]
 
     assert failing(drive, 45.0) == []
+    assert '<p class="lead good">1 of 1 drive' in (tmp_path / "page.html").read_text("utf-8")
     assert failing(drive, 55.0) == ["late_share"]
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert '<p class="lead bad">1 of 1 drive' in page
+    assert "100% of the frames had no answer in time." in page
     # With slower cameras the next frame is due later.
     assert failing(drive, 55.0, rate_hz=15.0) == []
     assert failing(replace(drive, answered=drive.frames * 9 // 10), 45.0) == ["answered_share"]
