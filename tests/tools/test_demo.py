@@ -51,7 +51,9 @@ def check_drive(directory: Path, names: Counter[str]) -> None:
     frames = RUN_UP_FRAMES + FRAMES
     services = ("roadCameraState", "wideRoadCameraState", "roadEncodeIdx", "wideRoadEncodeIdx")
     assert [names[name] for name in services] == [frames] * 4
-    assert (names["initData"], names["sentinel"], names["carState"]) == (1, 2, 5 * frames + 2)
+    assert (names["initData"], names["sentinel"]) == (1, 2)
+    # A frame of the parked car is due after 0.8 to 1 period, and two periods are kept.
+    assert 5 * frames + 2 <= names["carState"] <= 5 * frames + 3
     trial = make_trial(STANDARD, demo.SEED, FRAMES * 2.0)
     simulation, painter = Simulation(trial), Cameras(trial, device_cameras())
     drive = open_drive(str(directory), DriveOptions())
