@@ -8,17 +8,20 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tools.regress.run
 from tests.support.built import built
 from tests.tools import tiny_driving
 from tests.tools.conftest import SIZE, Modeld, Said
 from tests.tools.regress.planted import Planted, jobs_here, shared
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
+from tools.regress.environment import code_digest
 from tools.regress.job import ModelHolder
 
 
@@ -58,6 +61,14 @@ def changes(said: Said) -> list[str]:
     (drive,) = said.json["drives"]
     assert drive["status"] != "failed"
     return [f"{change['kind']}: {change['text']}" for change in drive["changes"]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_of_this_run() -> Iterator[None]:
+    """Reads the code once: each regression takes its digest, and no test changes the code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools.regress.run, "code_digest", cache(code_digest))
+        yield
 
 
 @pytest.fixture
