@@ -50,9 +50,6 @@ def asked(path: Path, request: bytes) -> tuple[bytes, list[int]]:
     return data, descriptors
 
 
-# --- bytes ------------------------------------------------------------------------------------
-
-
 def test_bytes_of_a_packet() -> None:
     data = bytes.fromhex(
         "efcdab8967452301"  # server_id
@@ -147,9 +144,6 @@ def test_ports_of_packets_over_tcp() -> None:
         assert stack.port("visionipc_navd_1", "murmur", 1000) == 9001
 
 
-# --- frames -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("conflate", "sent", "expected", "lapped"),
     [
@@ -239,9 +233,6 @@ def test_any_layout_is_handed_on(bench: Bench, form: FrameFormat) -> None:
         assert received(reader).format == reader.format == form
 
 
-# --- another server ---------------------------------------------------------------------------
-
-
 def test_a_restarted_server_is_followed_with_its_first_frame(bench: Bench) -> None:
     server = bench.serve()
     reader = bench.read()
@@ -294,9 +285,6 @@ def test_packets_of_a_server_that_is_not_there_are_dropped(bench: Bench) -> None
         send(data)
     assert reader.receive(0) is None
     assert reader.lapped == 0
-
-
-# --- one server -------------------------------------------------------------------------------
 
 
 def test_a_path_has_one_living_server(bench: Bench) -> None:

@@ -33,9 +33,6 @@ def expect(holds: bool, what: str) -> None:
         sys.exit(f"not in force: {what}")
 
 
-# --- conditions ---------------------------------------------------------------------------------
-
-
 def cpu(*names: str, lanes: int | None = None) -> str:
     """Expect one of the names to be what PoCL compiles for, and a row of so many lanes."""
     device = choose_device()
@@ -148,9 +145,6 @@ PROOFS: dict[str, Callable[[], str]] = {
     "small-shm": small_shm,
     "no-linker": no_linker,
 }
-
-
-# --- a model from end to end --------------------------------------------------------------------
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

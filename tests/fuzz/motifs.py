@@ -24,9 +24,6 @@ def minus(p: Program, a: Tensor, b: Tensor) -> Tensor:
     return a.maximum(b) if a.dtype is dt.bool_ else a - b
 
 
-# --- reductions -------------------------------------------------------------------------------
-
-
 def shared_reductions(p: Program, x: Tensor) -> Tensor | None:
     """Several reductions of one value, and results that use some of them, broadcast or not."""
     if x.ndim == 0 or x.dtype is dt.bool_:
@@ -72,9 +69,6 @@ def one_hot(p: Program, x: Tensor) -> Tensor | None:
     rows = Tensor.weight(np.array([p.draw.integer(0, size) for _ in range(3)], np.int32))
     hot = rows.reshape((3, 1)).eq(Tensor.arange(size)).float()
     return (hot.reshape((3, size, *rest)) * x.unsqueeze(0)).sum(1)
-
-
-# --- states -----------------------------------------------------------------------------------
 
 
 def _full(p: Program, x: Tensor, new: int = 1) -> bool:
@@ -130,9 +124,6 @@ def exchange(p: Program, x: Tensor) -> Tensor | None:
     a, b = p.state(shape, x.dtype), p.state(shape, x.dtype)
     p.assign(a, b - p.input(array(p.draw, shape, x.dtype, p.profile), x.dtype))
     return binary(p, p.assign(b, a))
-
-
-# --- storage, outputs -------------------------------------------------------------------------
 
 
 def as_half(p: Program, x: Tensor) -> Tensor | None:

@@ -101,9 +101,6 @@ def stack(seed: int) -> tuple[dict[str, Tensor], dict[str, Array]]:
     return {"y": y, "z": y.sum(-1)}, {"x": data, **made.inputs}
 
 
-# --- images -----------------------------------------------------------------------------------
-
-
 def _images(m: Layers, count: int) -> None:
     draw, (channels, height, width) = m.draw, m.shape
     # A convolution of what is computed, and something behind it: what Winograd's kernel takes.
@@ -138,9 +135,6 @@ def _activation(draw: Draw) -> Layer:
     return draw.pick(ways)
 
 
-# --- rows -------------------------------------------------------------------------------------
-
-
 def _rows(m: Layers, count: int) -> None:
     draw, width = m.draw, m.shape[-1]
     for _ in range(count):
@@ -167,9 +161,6 @@ def _product(weight: Tensor, bias: Tensor) -> Layer:
 
 def _stream(other: Tensor) -> Layer:
     return lambda x: x * 2.0 + other
-
-
-# --- sequences of rows: (batch, rows, columns) ------------------------------------------------
 
 
 def _sequences(m: Layers, count: int) -> None:

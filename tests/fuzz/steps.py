@@ -13,8 +13,6 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.program import Program, Step
 from tests.fuzz.values import array
 
-# --- elementwise ------------------------------------------------------------------------------
-
 
 def unary(p: Program, x: Tensor) -> Tensor | None:
     """A function of one value."""
@@ -106,9 +104,6 @@ def convert(p: Program, x: Tensor) -> Tensor | None:
     return x.cast(kind)
 
 
-# --- movement ---------------------------------------------------------------------------------
-
-
 def move(p: Program, x: Tensor) -> Tensor | None:
     """Rearrange, repeat or cut."""
     if x.ndim == 0:
@@ -180,9 +175,6 @@ _MOVES: Final[dict[str, Callable[[Draw, Tensor, int, int], Tensor]]] = {
 }
 
 
-# --- reductions, products ---------------------------------------------------------------------
-
-
 def reduce(p: Program, x: Tensor) -> Tensor | None:
     """Reduce some axes, and perhaps go on with what was reduced."""
     if x.ndim == 0:
@@ -250,9 +242,6 @@ def image(p: Program, x: Tensor) -> Tensor | None:
     shape = (p.draw.integer(1, 2), p.draw.pick([1, 3, 4]), *sides)
     kind = x.dtype if x.dtype is not dt.bool_ else dt.float32
     return p.leaf(shape, kind) + 1
-
-
-# --- indices, boundaries, new values ----------------------------------------------------------
 
 
 def gather(p: Program, x: Tensor) -> Tensor | None:

@@ -35,9 +35,6 @@ MAKERS = {
 }
 
 
-# --- programs -----------------------------------------------------------------------------------
-
-
 PROGRAMS = [
     # kind, row, how many quick ones, how many in all
     ("graphs", "cpu-avx2", 12, 64),
@@ -96,9 +93,6 @@ def test_a_plan_has_every_kind_on_every_target() -> None:
     for kind, one in KINDS.items():
         assert {n.row for n in names if n.kind == kind} == set(one.rows)
     assert len(set(names)) == len(names)
-
-
-# --- what is wrong is found -----------------------------------------------------------------------
 
 
 @pytest.mark.opencl

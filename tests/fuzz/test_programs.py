@@ -33,9 +33,6 @@ NODES = 12
 MORE_NODES = dict.fromkeys(("ConvTranspose", "GatherND", "ScatterElements", "ScatterND"), 64)
 
 
-# --- what is reached ----------------------------------------------------------------------------
-
-
 def test_programs_reach_every_step_type_and_operation() -> None:
     steps: set[str] = set()
     ops: set[Op] = set()
@@ -83,9 +80,6 @@ def test_copies_by_hand_have_epilogues() -> None:
         plan = schedule({f"y{i}": t.node for i, t in enumerate(outputs)})
         found += sum(k.custom is not None and k.custom.epilogue is not None for k in plan.launches)
     assert found > 20
-
-
-# --- what holds of every program ------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -137,9 +131,6 @@ def test_fewer_steps_are_a_prefix_of_the_same_program() -> None:
         short, long = (build(seed, n, states=False).values for n in (LENGTHS[1], LENGTHS[4]))
         prefix = long[: len(short)]
         assert pretty([t.node for t in short]) == pretty([t.node for t in prefix])
-
-
-# --- ONNX -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", GENERATORS)

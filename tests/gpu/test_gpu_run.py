@@ -118,9 +118,6 @@ def test_the_verdicts_of_the_suite_are_read_also_where_it_was_cut() -> None:
     }
 
 
-# --- kit ----------------------------------------------------------------------------------------
-
-
 def test_a_kit_has_what_its_tests_import() -> None:
     files = set(kit.tracked(kit.SOURCES)) | {
         p.relative_to(ROOT).as_posix() for p in (ROOT / "tests/gpu").glob("*.py")

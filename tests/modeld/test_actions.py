@@ -184,8 +184,6 @@ def test_without_any_delay_the_command_stays_finite() -> None:
     assert action.acceleration_mps2 == pytest.approx(1.5, abs=0.01)
 
 
-# --- drops ------------------------------------------------------------------------------------
-
 ALPHA = 0.05 / 10.05
 
 

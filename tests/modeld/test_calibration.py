@@ -124,9 +124,6 @@ def test_rot_from_euler_applies_roll_then_pitch_then_yaw() -> None:
     np.testing.assert_allclose(rot_from_euler((0.3, -0.2, 1.1)), expected, atol=1e-12)
 
 
-# --- which camera -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("device", "sensor", "size", "road_px", "wide_px"),
     [
@@ -245,9 +242,6 @@ def test_configured_sizes_of_a_late_wide_camera_are_checked() -> None:
     calibration.expect_extra()
     with pytest.raises(CameraConfigError, match=r"extra camera: expected frames of 64x64"):
         calibration.check(same)
-
-
-# --- matrices ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["tici", "tizi", "mici"])

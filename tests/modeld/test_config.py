@@ -370,9 +370,6 @@ def test_changed_settings_are_those_that_are_no_defaults() -> None:
     )
 
 
-# --- the sample -------------------------------------------------------------------------------
-
-
 def test_the_sample_sets_nothing_and_fits_a_terminal(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, sample_config())) == Config()
     assert max(map(len, sample_config().splitlines())) <= 100

@@ -155,9 +155,6 @@ def test_a_device_that_comes_back_between_both_models_does_not_end_the_fallback(
     assert OTHER in caplog.text
 
 
-# --- of a store -------------------------------------------------------------------------------
-
-
 def stored(directory: Path, b: str = "driving") -> tuple[ModelStore, Path, Path]:
     """A store of a and b, of which b is selected and a was before; the paths of both."""
     store = ModelStore(directory / "store")

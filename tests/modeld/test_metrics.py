@@ -179,9 +179,6 @@ def test_of_sensors_of_one_name_the_hottest_counts() -> None:
     assert value(samples, "temperature_celsius", sensor="nvme") == 50
 
 
-# --- the file ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> MetricsFile:
     return MetricsFile(tmp_path / "metrics/modeld.prom")

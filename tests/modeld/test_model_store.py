@@ -81,9 +81,6 @@ def flip_last(data: bytes) -> bytes:
 WHOLE = [".lock", "a@1", "b@1", "m@1", "selection.json"]
 
 
-# --- what is added ----------------------------------------------------------------------------
-
-
 def test_what_is_added_is_the_artifact_and_a_manifest(store: Store, artifacts: Path) -> None:
     place, content = store.directory / "a@1", (artifacts / "a.pkl").read_bytes()
     assert sorted(path.name for path in place.iterdir()) == ["artifact.pkl", "manifest.json"]
@@ -245,9 +242,6 @@ def test_names_that_could_leave_the_store_are_refused(word: str) -> None:
     assert str(ModelId.checked("a" * 64, "1.0-b_2")) == "a" * 64 + "@1.0-b_2"
 
 
-# --- what is read -----------------------------------------------------------------------------
-
-
 def changed(**changes: Any) -> Change:
     return lambda data: json.dumps({**json.loads(data), **changes}).encode()
 
@@ -343,9 +337,6 @@ def test_a_name_alone_means_its_one_version(store: Store, artifacts: Path) -> No
     }.items():
         with pytest.raises(StoreError, match=text):
             store.find(name)
-
-
-# --- what is selected -------------------------------------------------------------------------
 
 
 def test_selecting_keeps_what_was_before_and_rolling_back_swaps(store: Store) -> None:

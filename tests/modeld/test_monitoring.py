@@ -266,9 +266,6 @@ def test_a_wait_that_ends_with_the_loop_misses_no_frame(driver: Driver, waits: i
     assert driver.monitoring.state.faults.get(Fault.NO_FRAME, 0) == waits - 1
 
 
-# --- the view of the driver's camera ----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("size", "scale", "known"),
     [

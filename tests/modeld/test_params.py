@@ -68,9 +68,6 @@ def put(directory: Path, key: str, data: bytes, age_s: float = 60.0) -> None:
     other.rename(directory / key)
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 def test_parameter_is_the_content_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "LagdToggle").write_bytes(b"1")
     assert Params(tmp_path).read("LagdToggle") == b"1"
@@ -165,9 +162,6 @@ def test_the_link_that_the_stack_makes_may_come_to_lead_elsewhere(tmp_path: Path
     assert before is not None
     assert before.name == "OLD CAR"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "first", "second"]
-
-
-# --- values -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,9 +278,6 @@ def test_every_flipped_byte_gives_a_value_or_one_typed_error(
 
 def test_every_known_key_is_another_one() -> None:
     assert len({parameter.key for parameter in PARAMETERS}) == len(PARAMETERS) == 13
-
-
-# --- what the loop makes of them --------------------------------------------------------------
 
 
 def test_user_delay_is_looked_up_each_60_updates(tmp_path: Path) -> None:

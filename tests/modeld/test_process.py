@@ -27,9 +27,6 @@ A, B = ModelId("a", "1"), ModelId("b", "1")
 ASKS_FOR_TIME = "EXTEND_TIMEOUT_USEC=60000000"
 
 
-# --- with a model of its own ------------------------------------------------------------------
-
-
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: Patch) -> Iterator[Callable[..., DaemonProcess]]:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
@@ -86,9 +83,6 @@ def test_takes_the_car_of_the_parameter_and_publishes(
     process.wait_for("the stack's model is 'Other' (no ref, generation 0)")
     assert process.stop_by(signal.SIGTERM) == 0
     assert process.said()[-1] == "stopping"
-
-
-# --- with a store of models -------------------------------------------------------------------
 
 
 def running_store(store: ModelStore, *more: str) -> AbstractContextManager[DaemonProcess]:

@@ -56,9 +56,6 @@ def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_err
     assert begun_ns[0] > 0
 
 
-# --- runs that hang ---------------------------------------------------------------------------
-
-
 def test_a_run_that_hangs_is_left_behind_and_the_fallback_goes_on() -> None:
     watched, others = Watched(has_fallback=True, hangs=True), set(threading.enumerate())
     watched.start(lambda: watched.state.published > 3)
@@ -187,9 +184,6 @@ def test_a_run_that_ends_at_the_last_moment_is_not_given_up() -> None:
     with guard.running():
         assert not guard.abandon(began_ns)
         assert not guard.abandon(0)
-
-
-# --- what is told -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,9 +320,6 @@ def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
     watched.state.fallback, watched.loop.raises = "lost", ValueError("x")
     watched.thread.join(SOON_S)
     assert seen[-1] == "lost"
-
-
-# --- a new start ------------------------------------------------------------------------------
 
 
 WAITS = "reload deferred until the car is parked"

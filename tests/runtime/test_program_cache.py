@@ -38,9 +38,6 @@ def load_and_run(path: Path) -> int:
         return program.stats.built_from_source
 
 
-# --- entries --------------------------------------------------------------------------------------
-
-
 ENTRY_DAMAGE: dict[str, Callable[[Path], object]] = {
     **{kind: DAMAGE[kind] for kind in DAMAGE if kind != "unreadable"},
     "flipped": lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
@@ -119,9 +116,6 @@ def test_writers_in_one_process_leave_whole_entries_only(tmp_path: Path) -> None
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(write, range(80)))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"key{n}" for n in range(4)]
-
-
-# --- programs -------------------------------------------------------------------------------------
 
 
 def test_identical_programs_are_built_once_and_none_at_the_second_load(

@@ -226,8 +226,6 @@ def test_states_are_written_as_they_are_read(tmp_path: Path) -> None:
             program.set_state("x", value)
 
 
-# --- the rule -------------------------------------------------------------------------------------
-
 I64, BOOL = np.dtype("int64"), np.dtype("bool")
 PORTS = [
     TensorSpec("f", (3,), F32), TensorSpec("u", (5,), U8), TensorSpec("i", (6,), I64),

@@ -43,9 +43,6 @@ def results(outputs: dict[str, Tensor], given: dict[str, Array], row: str) -> di
         return {name: value.copy() for name, value in program.run(given).items()}
 
 
-# --- equal bytes ------------------------------------------------------------------------------
-
-
 def elsewhere(processor: str, program: str) -> str:
     """Return the digest of a program on a processor that this one can be taken for."""
     done = subprocess.run(
@@ -91,9 +88,6 @@ def test_fast_programs_of_two_rows_differ() -> None:
             fast.append(program.run(given)["y"].tobytes())
     assert fast[0] != fast[1]
     assert results(outputs, given, "cpu")["y"].tobytes() in fast[0]
-
-
-# --- what the bytes are -----------------------------------------------------------------------
 
 
 def in_parts(terms: Array, parts: int) -> Array:
@@ -179,8 +173,6 @@ def test_casts_and_nan_have_one_result(row: str) -> None:
     assert got["l"][3:].tolist() == [300, -1, 3000000000, -3000000000, 2]
     assert {*got["n"].view(np.uint32)[:3], got["m"].view(np.uint32)[0]} == {0x7FC00000}
 
-
-# --- the pass ---------------------------------------------------------------------------------
 
 ORDERS: dict[str, tuple[Callable[[], Tensor], tuple[int, ...], int, bool]] = {
     # sizes of the reduced axes, outermost first; parts; whether products are fused

@@ -21,9 +21,6 @@ MS = 1_000_000
 OLD, BACK = "is 700 ms old", "after 106"
 
 
-# --- which faults, by the seed alone ------------------------------------------------------------
-
-
 def dealt(seed: int) -> list[tuple[float, str]]:
     return [(fault.planned_s, fault.kind.test) for fault in deal(seed, 3600.0, 6.0)]
 

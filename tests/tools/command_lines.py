@@ -10,35 +10,13 @@ from tools.cli import COMMANDS
 from tools.command_files import COMMAND_FILES, attribute
 
 # Options without type that name no file: names, addresses, numbers, figures.
-TEXTS = {
-    *("allow", "against", "beside", "bind", "block", "bus", "camera_server", "cluster", "constant"),
-    *(
-        "device",
-        "drop",
-        "dump",
-        "entry",
-        "field",
-        "figure",
-        "gate",
-        "host",
-        "ignore",
-        "interface",
-        "log_only",
-    ),
-    *(
-        "model",
-        "models",
-        "name",
-        "note",
-        "publish",
-        "reason",
-        "rpy",
-        "scenario",
-        "service",
-        "services",
-    ),
-    *("picture_url", "set", "shard", "source", "subscribe", "target", "user", "version"),
-}
+TEXTS = set(
+    """
+    allow against beside bind block bus camera_server cluster constant device drop dump entry
+    field figure gate host ignore interface log_only model models name note publish reason rpy
+    scenario service services picture_url set shard source subscribe target user version
+    """.split()
+)
 # Of a path, nothing is read or written there: where to look, or a name that is only written down.
 PLACES = {
     ("install-unit", "config"),

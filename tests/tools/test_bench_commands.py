@@ -49,9 +49,6 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--threads", str(choose_device().info.compute_units)]
 
 
-# --- against ----------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 @pytest.mark.parametrize("peer", ["onnxruntime", "openvino"])
 def test_against_has_the_documented_keys_and_equal_outputs(
@@ -162,9 +159,6 @@ def test_peer_that_refuses_the_model_is_one_line(tmp_path: Path) -> None:
         peers.open_peer("onnxruntime", path, {}, 1)
 
 
-# --- roofline ---------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_roofline_judges_every_launch(
     tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
@@ -186,9 +180,6 @@ def test_roofline_judges_every_launch(
     assert "GFLOP/s float32 multiply-adds on all cores" in out
     assert "/add_weight" in out
     assert "all launches below 50%, small ones too: 100.0%" in out
-
-
-# --- paced ------------------------------------------------------------------------------------
 
 
 @pytest.mark.alone
@@ -223,9 +214,6 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
     effects = {effect["name"]: effect for effect in json.loads(done.stdout)["realtime"]}
     assert {"priority", "lock_memory", "freeze_gc", "keep_awake"} <= set(effects)
     assert all(effect["effective"] or effect["reason"] for effect in effects.values())
-
-
-# --- bus and daemon ---------------------------------------------------------------------------
 
 
 @pytest.mark.alone

@@ -38,9 +38,6 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-# --- options ----------------------------------------------------------------------------------
-
-
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
@@ -78,9 +75,6 @@ def test_a_measurement_takes_as_many_files_as_it_uses(mode: str) -> None:
                 bench.check_options(args, mode)
 
 
-# --- ONNX files -------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_an_onnx_file_is_compiled_and_measured(model: Path, tmp_path: Path, modeld: Modeld) -> None:
     inputs = tmp_path / "in.npz"
@@ -93,9 +87,6 @@ def test_an_onnx_file_is_compiled_and_measured(model: Path, tmp_path: Path, mode
     assert {path.name for path in tmp_path.iterdir()} == {"small.onnx", "in.npz"}
     # The inputs are those of the file: they fit 3 rows only.
     modeld.refused(2, "expected float32[1, 4], found float32[3, 4]", *words[:2], *words[4:])
-
-
-# --- how long ---------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -131,9 +122,6 @@ def test_runs_in_phases_compute_what_runs_compute(tmp_path: Path) -> None:
             phased_runs(program, inputs, "run", 0)
         with pytest.raises(InputError, match="it is missing"):
             phased_runs(program, {}, "run", 1)
-
-
-# --- exec -------------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -172,9 +160,6 @@ def test_exec_with_random_inputs_is_seeded(tmp_path: Path, modeld: Modeld) -> No
     assert first == again
     assert first != other
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.pkl"]
-
-
-# --- compile ----------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl

@@ -96,7 +96,7 @@ def state(place: Path) -> dict[str, object]:
 def test_no_output_is_an_input_or_lies_inside_one(
     world: Path, modeld: Modeld, command: str, output: str
 ) -> None:
-    """Each pair by one name; each output beside one input, and each input, by the other ways too."""
+    """Every pair by one name; the first output and the first input by the other ways, too."""
     sources, before = [*COMMAND_FILES[command].reads], state(world)
     for source in sources:
         if source == output:

@@ -83,9 +83,6 @@ def test_wrong_settings_are_one_line_and_exit_code_2(
     assert "--sample" in modeld(0, "config", "--help").out
 
 
-# --- what a run says --------------------------------------------------------------------------
-
-
 def run(arguments: list[str], until: str | None) -> Iterator[str]:
     """Yield the lines that a process says on stderr, and end it by SIGTERM after ``until``."""
     with subprocess.Popen(

@@ -131,8 +131,6 @@ def test_print_writes_nothing(tmp_path: Path, install: Install) -> None:
         assert f"# {path}\n{text}" in printed
 
 
-# --- what units cannot start ------------------------------------------------------------------
-
 SANDBOX = "ProtectHome=yes\nPrivateTmp=yes\n"
 
 
@@ -190,8 +188,6 @@ def test_what_a_program_needs_to_start_is_followed(
     assert problem() == f"the unit does not see {python}, which it needs: {reason}"
     assert start_problem(command, "ProtectHome=read-only\n") == ""
 
-
-# --- beside openpilot -------------------------------------------------------------------------
 
 BESIDE = ("--beside-openpilot", "--user", "comma")
 

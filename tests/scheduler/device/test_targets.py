@@ -417,9 +417,6 @@ def test_work_items_that_do_not_meet_have_no_barrier() -> None:
         assert "launched" not in text or "barrier(" not in text
 
 
-# --- the row of a CPU -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("simd", "width", "row"),
     [

@@ -44,9 +44,6 @@ def faults(plan: Schedule) -> list[str]:
     return memory_faults(artifact_of(plan).manifest)
 
 
-# --- inputs, outputs, weights -------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_inputs_are_taken_anew_at_every_run_and_outputs_stay_apart() -> None:
     a = x(4, 4)
@@ -79,9 +76,6 @@ def test_reuse_in_place_and_over_time_is_reported_before_and_after() -> None:
     assert memory_faults(made.manifest) == []
     assert totals.arena_peak == totals.arena_live == 32 * 32 * 4
     assert totals.arena_unplanned == 7 * 32 * 32 * 4
-
-
-# --- in place ---------------------------------------------------------------------------------
 
 
 def product(*shape: int) -> Tensor:
@@ -174,9 +168,6 @@ def test_what_stays_inside_a_kernel_is_never_allocated() -> None:
     plan = plan_for(((source * 2.0 + 1.0).exp().softmax() - 0.5).tanh().flip(0))
     assert set(plan.arena().lives) == {source.node}
     assert plan.peak_bytes == plan.unplanned_bytes == 2048
-
-
-# --- whole programs ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

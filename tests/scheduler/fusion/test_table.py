@@ -132,9 +132,6 @@ def test_names_differ() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
-# --- operations ---------------------------------------------------------------------------------
-
-
 BY_NAME = {row.name: row for row in ROWS}
 
 
@@ -170,9 +167,6 @@ def test_a_value_doubled_24_times_stays_small() -> None:
     plan, _ = realized_plan(BY_NAME["doubled-24-times"])
     assert artifact_of(plan).manifest["programs"]
     assert sum(k.text.count("\n") for k in plan.lowered) < 250
-
-
-# --- where a program is cut ----------------------------------------------------------------------
 
 
 def test_scheduling_computes_and_allocates_nothing() -> None:

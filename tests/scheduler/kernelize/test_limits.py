@@ -51,9 +51,6 @@ def most_buffers(tensor: Tensor, target: str = "cpu") -> int:
     return max(map(len, arguments({"y": tensor}, target)))
 
 
-# --- buffers --------------------------------------------------------------------------------------
-
-
 def several_results() -> Outputs:
     """Maxima of 80 values, a join of 40, and pieces of that beside the maxima."""
     total, *others = sources(80, 8)
@@ -186,9 +183,6 @@ def test_senseless_limits_are_refused(
         (Tensor.input("x", (8,)) + 1.0).schedule()
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def test_bytes_of_arguments_limit_too() -> None:
     assert TABLE["cpu"].max_buffers == 64
     assert TABLE["embedded"].max_buffers == 256 // 8
@@ -205,9 +199,6 @@ def test_results_count() -> None:
 
 def test_every_row_says_where_it_comes_from() -> None:
     assert all(row.source and row.target == name for name, row in TABLE.items())
-
-
-# --- size -----------------------------------------------------------------------------------------
 
 
 def test_long_chain_is_split_by_operations() -> None:
@@ -252,9 +243,6 @@ def test_a_stack_of_tensors_takes_kernels_in_proportion(count: int) -> None:
     _, kernels = kernelize({"out": Tensor.stack([t * 2.0 for t in sources(count, 8)], 0).node})
     assert max(len(k.reads) for k in kernels) + 1 <= MOST
     assert len(kernels) <= count // (MOST // 2) + 10
-
-
-# --- a kernel that cannot be generated ------------------------------------------------------------
 
 
 def split_of(tensor: Tensor) -> set[Node]:

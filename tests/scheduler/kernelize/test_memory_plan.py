@@ -86,9 +86,6 @@ def test_ten_thousand_values_are_placed_fast() -> None:
     assert plan_memory(lives).arena_size == live_bytes(lives) == 3 * 1024
 
 
-# --- the brute-force check of whole artifacts -------------------------------------------------
-
-
 def arena(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [b for b in manifest["buffers"] if b["kind"] == "arena"]
 

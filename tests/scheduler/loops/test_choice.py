@@ -29,9 +29,6 @@ def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNED")
 
 
-# --- text -------------------------------------------------------------------------------------
-
-
 @given(choices())
 def test_a_choice_comes_back_from_its_text(choice: Choice) -> None:
     assert parse_choice(str(choice)) == choice
@@ -50,9 +47,6 @@ def test_the_text_of_choices_in_tables_stays_what_it_is() -> None:
 def test_what_is_no_choice_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_choice(text)
-
-
-# --- candidates -------------------------------------------------------------------------------
 
 
 def contraction() -> Tensor:
@@ -100,9 +94,6 @@ def test_targets_have_tables_of_their_own() -> None:
     assert context_for().tuned.target == "cpu"
     assert not context_for(SPECS["gpu"]).tuned.entries
     assert not context_for(tuned=table, flags=Flags(tuned=False)).tuned.entries
-
-
-# --- numbers ----------------------------------------------------------------------------------
 
 
 def networks() -> dict[str, Tensor]:

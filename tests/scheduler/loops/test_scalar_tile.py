@@ -44,9 +44,6 @@ def cut(job: Job) -> list[int]:
     return [t.unroll for t in job.nest.schedule.tiles if t.unroll > 1]
 
 
-# --- the tile -----------------------------------------------------------------------------------
-
-
 @given(
     st.integers(1, 300),
     st.integers(1, 300),
@@ -97,9 +94,6 @@ def test_what_is_overwritten_is_computed_once(cpu: str) -> None:
     assert not is_exact(loops)
     once = schedules.choose_schedule(nest.body, None, loops.lanes, nest.spec, exact=True)
     assert is_exact(once)
-
-
-# --- numbers ------------------------------------------------------------------------------------
 
 
 def pairs(combined: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

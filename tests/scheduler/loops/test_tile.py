@@ -26,8 +26,6 @@ from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job
 from tests.scheduler.loops.jobs import CPUS, choices, job_of, weight
 
-# --- the model of a core ------------------------------------------------------------------------
-
 # Products of vectors that one core computes at a time.
 IN_FLIGHT = DEFAULT.loops.issue * DEFAULT.loops.latency
 extents = st.tuples(st.integers(1, 64), st.integers(1, 300), st.integers(1, 600))
@@ -155,9 +153,6 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
     if rows > most and any(rows % d == 0 for d in range(-(-most // 2), most + 1)):
         assert rows % r == 0
         assert all(rows % d for d in range(r + 1, most + 1))
-
-
-# --- steps --------------------------------------------------------------------------------------
 
 
 def product(rows: int, inner: int, columns: int) -> Tensor:
@@ -288,9 +283,6 @@ def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
     assert 1 < job.nest.schedule.items <= DEFAULT.loops.wanted_parts
     assert job.nest.schedule.parts > 1
     check_steps(job, Choice())
-
-
-# --- the stack of a work-item ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", CPUS)

@@ -23,8 +23,6 @@ from tests.scheduler.passes.pass_check import (
     weight,
 )
 
-# --- sums over concats ------------------------------------------------------------------------
-
 X, Y = Tensor.input("x", (3, 5)), Tensor.input("y", (3, 2))
 
 
@@ -108,8 +106,6 @@ def many(count: int) -> Tensor:
 def test_sums_over_concats(build: Build, counts: Mapping[str, int]) -> None:
     check_row(split_concat_sums, build, counts)
 
-
-# --- branches -----------------------------------------------------------------------------------
 
 A = Tensor.input("x", (2, 6))
 WIDE = Tensor.input("wide", (64, 512))

@@ -65,8 +65,6 @@ def test_operators_on_places_of_computed_halves() -> None:
     assert found["Hardmax"].sum() == found["Hardmax"][0, most] == 1
 
 
-# --- where kernels are cut ------------------------------------------------------------------------
-
 Step = Callable[[Tensor, Tensor], Tensor]
 # Of halves within 2^-10 to 2^10 the sums of 8 are exact in float32, and so in any order.
 STEPS: tuple[Step, ...] = (
@@ -150,9 +148,6 @@ def cuts_agree(outputs: dict[str, Tensor], given: dict[str, Array], halves: str)
     for name, value in found.items():
         np.testing.assert_array_equal(value, found["out0"], err_msg=name)
     return found["out0"]
-
-
-# --- the meaning ----------------------------------------------------------------------------------
 
 
 def test_each_operation_rounds_and_a_sum_once() -> None:

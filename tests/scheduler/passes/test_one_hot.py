@@ -59,9 +59,6 @@ def loaded(tensor: Tensor, inputs: Given | None = None) -> Node:
     return new
 
 
-# --- what is found ----------------------------------------------------------------------------
-
-
 def chosen(hot: Tensor, value: Tensor = X) -> Tensor:
     return hot.unsqueeze(2).where(value, 0.0).sum(1)
 
@@ -194,9 +191,6 @@ def test_every_value_of_an_index_type(dtype: dt.DType) -> None:
     loaded(chosen(hot), {"x": table(N, 4), "k": at})
 
 
-# --- random choices ---------------------------------------------------------------------------
-
-
 def choice(seed: int) -> tuple[Tensor, dict[str, Array]]:
     """Draw axes, types, an affine index, how the choice is written and what is chosen."""
     draw = Draw(seed)
@@ -254,9 +248,6 @@ def test_random_choices_on_the_device(examples: int) -> None:
         np.testing.assert_array_equal(values_of(got, **inputs)[0], want)
 
     for_all(examples, st.integers(0, 2**32 - 1), keeps)
-
-
-# --- what it costs ----------------------------------------------------------------------------
 
 
 def one_of(count: int, at: str = "k", rows: int = 16) -> Tensor:

@@ -36,8 +36,6 @@ from tests.scheduler.passes.pass_check import (
 X, Y, Z = (Tensor.input(name, (25, 8)) for name in "xyz")
 I = Tensor.input("i", (3,), dt.int32)  # noqa: E741  # an index
 
-# --- slices -----------------------------------------------------------------------------------
-
 
 def largest(node: Node) -> dict[Op, int]:
     """Return the largest number of elements that nodes of each op have."""
@@ -119,8 +117,6 @@ def test_an_output_and_a_state_are_whole_though_others_read_a_part() -> None:
     assert Op.ASSIGN in ops(read)
 
 
-# --- boxes ------------------------------------------------------------------------------------
-
 IMAGE = Tensor.input("image", (6, 10), dt.int32)
 MOVED = (
     *(IMAGE.reshape(s) for s in ((60,), (2, 3, 5, 2), (4, 15), (1, 6, 1, 10, 1))),
@@ -159,8 +155,6 @@ def test_boxes_through_a_reshape(shape: tuple[int, ...], box: Box, read: Box) ->
     assert source_box(IMAGE.reshape(shape).node, box) == read
     assert sizes(read) == tuple(stop - start for start, stop in read)
 
-
-# --- gathers below arithmetic -----------------------------------------------------------------
 
 N = 10
 TABLE = Tensor.input("x", (N, 4))
@@ -216,9 +210,6 @@ def shared() -> Tensor:
 )
 def test_a_gather_stays(build: Build, counts: Mapping[str, int]) -> None:
     check_row(push_gather, build, counts)
-
-
-# --- affine values -----------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32 - 1))

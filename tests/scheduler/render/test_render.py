@@ -176,8 +176,6 @@ def test_halves_are_rounded_to_the_nearest_even() -> None:
         assert np.array_equal(got, values.astype(np.float16))
 
 
-# --- types: every bit is the interpreter's --------------------------------------------------------
-
 WIDE = 37  # two vectors of 16 lanes and a rest
 BYTES = np.arange(256, dtype=np.uint8)
 LOW = -(2**31)

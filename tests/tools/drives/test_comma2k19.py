@@ -101,9 +101,6 @@ def segment(tmp_path: Path) -> Path:
     return _write_segment(tmp_path / "b0c9d2329ad1606b|2018-08-02--08-34-47" / "3")
 
 
-# --- formulas ---------------------------------------------------------------------------------
-
-
 def test_rotation_of_hand_computed_quaternions() -> None:
     # 90 degrees about z take x to y; 60 degrees about x take y to (0, cos 60, sin 60).
     half = math.sqrt(0.5)
@@ -140,9 +137,6 @@ def test_calibration_is_where_the_car_drives_as_the_camera_sees_it() -> None:
     assert calibration_of(np.concatenate([seen, slow])) == pytest.approx((roll, pitch, yaw))
     assert calibration_of(slow) is None
     assert calibration_of(np.zeros((0, 3))) is None
-
-
-# --- a generated segment ----------------------------------------------------------------------
 
 
 def test_pose_is_in_local_frames(segment: Path) -> None:
@@ -330,9 +324,6 @@ def test_arrays_of_other_types_and_orders(segment: Path) -> None:
     assert after.steering_angle_deg.values.tolist() == before.steering_angle_deg.values.tolist()
 
 
-# --- damage -----------------------------------------------------------------------------------
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -394,9 +385,6 @@ def test_mutated_files_are_read_or_refused(segment: Path) -> None:
             refused += 1
         path.write_bytes(whole)
     assert refused > MUTATIONS // 5
-
-
-# --- the real thing ---------------------------------------------------------------------------
 
 
 class TestRealSegment:

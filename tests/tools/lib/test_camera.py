@@ -49,9 +49,6 @@ def test_impossible_focal_length_is_refused(focal_px: float) -> None:
         stand_in_camera(960, 540, focal_px)
 
 
-# --- cameras from files -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "text"), [("camera.toml", TOML), ("labels.json", JSON)])
 def test_toml_and_json_say_the_same(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name

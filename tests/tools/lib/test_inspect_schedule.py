@@ -119,9 +119,6 @@ def test_all_entries_in_the_data_one_in_the_table(tiny_model: Path, modeld: Mode
     assert list(entries(modeld, tiny_model, *one)) == ["prepare"]
 
 
-# --- pages ------------------------------------------------------------------------------------
-
-
 def page_of(path: Path) -> str:
     """Return the text of a page that is whole and loads nothing."""
     page = Page(path)

@@ -86,9 +86,6 @@ def test_read_only_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
 
 
-# --- links ------------------------------------------------------------------------------------
-
-
 def test_a_link_is_followed_to_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "one").symlink_to("two")
