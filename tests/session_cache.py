@@ -72,7 +72,6 @@ class SessionCache:
         )
 
     def remove(self) -> None:
-        """Remove both directories, in the process that made them."""
         if self.owned:
             shutil.rmtree(self.root, ignore_errors=True)
 

@@ -150,7 +150,6 @@ def test_the_readme_shows_how_to_load_and_run_an_artifact() -> None:
 
 
 def module_texts(tree: ast.Module) -> dict[str, str]:
-    """Return the texts that a module gives a name."""
     found: dict[str, str] = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else None

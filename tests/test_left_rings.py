@@ -31,7 +31,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(place: Path) -> int:
-    """Make rings in a process that is killed; return its number."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(place)], capture_output=True, text=True, check=False
     )

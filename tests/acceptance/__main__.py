@@ -28,7 +28,6 @@ _RESULT_CODES = (0, 1)
 
 
 def main() -> int:
-    """Drive; return the exit code."""
     args = _arguments()
     sizes = replace(Sizes(), **{one.name: getattr(args, one.name) for one in fields(Sizes)})
     runs = runs_of(sizes)
@@ -80,7 +79,6 @@ def _modeld(arguments: list[str], **more: Any) -> tuple[int, bytes | None]:
 
 
 def _make_random(directory: Path) -> None:
-    """Write an artifact of random weights."""
     artifact = directory / "driving.pkl"
     files = [str(directory / f"{role}.onnx") for role in ("vision", "policy")]
     made = ["make-model", str(directory), "--interface", RANDOM_INTERFACE]

@@ -43,18 +43,15 @@ class Done:
 
 
 def rows_of(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each run but the faults."""
     return [_row(one) for one in done if "faults" not in one.result]
 
 
 def fault_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     results = [one.result["faults"] for one in done if "faults" in one.result]
     return [_fault_row(row, rows[0]) for rows in results for row in rows]
 
 
 def scenario_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each scenario of runs with several."""
     found = [one.result.get("scenarios", ()) for one in done]
     return [_scenario_row(row) for rows in found if len(rows) > 1 for row in rows]
 
@@ -82,7 +79,6 @@ def _markdown(done: Sequence[Done], facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _more_tables(done: Sequence[Done]) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-    """Give the tables of scenarios and of faults, where there are any."""
     for header, rows in (
         (SCENARIO_HEADER, scenario_rows(done)),
         (FAULT_HEADER, fault_rows(done)),

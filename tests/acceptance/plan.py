@@ -65,7 +65,6 @@ class Run:
 
 
 def runs_of(sizes: Sizes) -> tuple[Run, ...]:
-    """Return all runs, the most telling first."""
     seed, many = ("--seed", str(sizes.seed)), ("--workers", str(sizes.workers))
     rate = () if sizes.rate_hz is None else ("--rate-hz", f"{sizes.rate_hz:g}")
     roads = (*seed, "--drives", str(sizes.roads), "--km", f"{sizes.km:g}")

@@ -33,7 +33,6 @@ Workload = Mapping[str, Manifest]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code."""
     args = _parse(arguments)
     try:
         toolchain = fetch_toolchain(counted)

@@ -46,7 +46,6 @@ class Difference:
     nodes: tuple[str, ...]
 
     def line(self) -> str:
-        """Return it for people."""
         nodes = f" [{', '.join(self.nodes)}]" if self.nodes else ""
         return f"{'worse' if self.is_worse else 'differs'}: {self.kernel}{nodes}: {self.text}"
 
@@ -145,7 +144,6 @@ def read(name: str) -> dict[str, Record]:
 
 
 def write(name: str, costs: Mapping[str, EntryCost], reason: str) -> None:
-    """Write golden figures, a line for each kernel."""
     head = {"format": FORMAT, "mesa": MESA, "gpu": GPUS[0], "reason": reason}
     lines = [
         f"  {json.dumps(key)}: {json.dumps(record)}" for key, record in records_of(costs).items()
@@ -158,7 +156,6 @@ def write(name: str, costs: Mapping[str, EntryCost], reason: str) -> None:
 
 
 def failures_of(costs: Mapping[str, EntryCost]) -> Sequence[str]:
-    """Return a line for each kernel that was not built."""
     return [
         f"not built: {' '.join(filter(None, (program, failure.name)))}: {failure.problem}"
         for program, cost in costs.items()

@@ -57,7 +57,6 @@ WORKLOADS: Final[Mapping[str, tuple[Callable[[str], dict[str, Manifest]], str]]]
 
 
 def compiled(name: str) -> dict[str, Manifest]:
-    """Return the manifests of a workload by the name of the program."""
     make, precision = WORKLOADS[name]
     return make(precision)
 

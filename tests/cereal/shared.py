@@ -50,7 +50,6 @@ def model_event(number: int, *, words: int = 0, noise: int = 0) -> bytes:
 
 
 def write_log(path: Path, events: Iterable[bytes]) -> Path:
-    """Write Events to a log file."""
     with LogWriter(path) as writer:
         for data in events:
             writer.write(data)

@@ -165,8 +165,6 @@ class NeverLooks(RingReader):
 
 
 class Unordered(RingWriter):
-    """Has no fences."""
-
     def __init__(self, memory: Memory, uid: int) -> None:
         super().__init__(memory, uid)
         memory.fence = lambda: None  # type: ignore[method-assign]

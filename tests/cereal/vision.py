@@ -74,7 +74,6 @@ class Stranger:
         self._thread.start()
 
     def answer_late(self, reply: Reply) -> None:
-        """Answer the first request that was not."""
         with self._held.pop(0) as client:
             socket.send_fds(client, [reply[0]], reply[1])
 

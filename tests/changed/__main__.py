@@ -39,7 +39,6 @@ def git(*arguments: str, root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """List the tests and run them."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments, options_of_pytest = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(

@@ -69,13 +69,11 @@ class Graph:
 
 
 def is_test(file: str) -> bool:
-    """Return whether pytest collects a file."""
     path = PurePosixPath(file)
     return path.parts[0] == "tests" and path.name.startswith("test_") and path.suffix == ".py"
 
 
 def read_graph(root: Path, files: Iterable[str]) -> Graph:
-    """Return the graph of a tree; `files` are those of it, below `root`."""
     known = frozenset(files)
     users: dict[str, set[str]] = defaultdict(set)
     imports = list(_imports(root, known))

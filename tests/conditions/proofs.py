@@ -93,7 +93,6 @@ def odd_path() -> str:
 
 
 def locale_c() -> str:
-    """Expect ASCII."""
     found = locale.getpreferredencoding(do_setlocale=False)
     expect(sys.flags.utf8_mode == 0, "UTF-8 mode")
     expect(found in ("ANSI_X3.4-1968", "US-ASCII"), found)
@@ -110,7 +109,6 @@ def terminal() -> str:
 
 
 def small_shm() -> str:
-    """Expect a small /dev/shm."""
     size = shutil.disk_usage(SHM).total
     expect(size == SHM_BYTES, f"{size} bytes")
     return f"{size >> 20} MiB"
@@ -148,7 +146,6 @@ PROOFS: dict[str, Callable[[], str]] = {
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "tools.cli", *arguments],
         cwd=ROOT,

@@ -135,7 +135,6 @@ def some_tests(place: Place, say: Say) -> str:
 
 
 def tests(place: Place, say: Say) -> str:
-    """The quick tests of bus and executor."""
     return _pytest(place, say, "not slow", *_TOGETHER, "tests/cereal", "tests/runtime")
 
 

@@ -126,7 +126,6 @@ def _on_our_bus(step: Step) -> Step:
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build the wheel of the checkout."""
     checked(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(directory), str(ROOT)]
     )

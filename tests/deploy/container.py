@@ -222,6 +222,5 @@ def _pass_on_pip(root: Path) -> None:
 
 
 def _child_of(pid: int) -> int:
-    """Return a child of a process, 0 if it has none."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return int(children[0]) if children else 0

@@ -45,7 +45,6 @@ def write_parameters(directory: Path) -> None:
 
 
 def main() -> int:
-    """Run until a signal; return 0."""
     config = Config(stack=sys.argv[1])
     stack, prefix = config.bus_stack, config.prefix
     write_parameters(config.parameters())

@@ -79,7 +79,6 @@ class StandIn:
         return read(self._unit[key][-1])
 
     def start(self) -> None:
-        """Start it."""
         self._wanted = True
 
     def stop(self) -> None:
@@ -91,7 +90,6 @@ class StandIn:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop, and end the manager."""
         self.stop()
         self._ended.set()
         self._thread.join()

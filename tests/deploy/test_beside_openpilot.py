@@ -74,7 +74,6 @@ class Device:
         return _DATA.sub(f"{self.root}/data", text)
 
     def run(self, command: str) -> str:
-        """Run a command of the page; return what it printed."""
         # All of this is one user's.
         command = command.removeprefix("sudo ")
         if "install-unit" not in command:

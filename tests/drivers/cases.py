@@ -124,8 +124,6 @@ def halves(f: Feed) -> Outputs:
 
 
 def random_stack(seed: int) -> Callable[[Feed], Outputs]:
-    """Return a random stack of layers."""
-
     def build(f: Feed) -> Outputs:
         outputs, inputs = stack(seed)
         f.inputs.update(inputs)

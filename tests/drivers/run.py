@@ -63,7 +63,6 @@ DRIVERS = (
 
 
 def environment_of(driver: Driver, file: Path, scratch: Path) -> dict[str, str]:
-    """Return the environment of a process that has this driver and no other one."""
     icd = file
     if file.suffix == ".so":
         icd = scratch / f"{driver.name}.icd"

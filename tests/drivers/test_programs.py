@@ -70,7 +70,6 @@ def apart(driver: str, test: Callable[..., None], *arguments: str) -> None:
 
 
 def agrees(case: str, row: str, precision: str) -> None:
-    """Compile one case for one row, run it and compare."""
     feed = Feed()
     outputs = CASES[case](feed)
     wanted = dict(zip(outputs, evaluate(list(outputs.values()), feed.inputs), strict=True))

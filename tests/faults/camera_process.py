@@ -8,7 +8,6 @@ from tests.faults.cameras import Cameras
 
 
 def main() -> int:
-    """Run; return the exit code."""
     cameras = Cameras(sys.argv[1])
     sys.stdin.read()
     cameras.close()

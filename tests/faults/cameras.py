@@ -53,7 +53,6 @@ class Cameras:
                     self._rings[stream] = FrameRingWriter(self.server, stream, form, self.slots)
 
     def close_rings(self, *streams: str) -> None:
-        """Remove rings: the camera process has ended."""
         with self._lock:
             for stream in streams or tuple(self._rings):
                 self._rings.pop(stream).close()

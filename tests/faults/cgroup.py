@@ -58,7 +58,6 @@ def memory_group(pid: int, spare_mib: int) -> Iterator[str]:
 
 
 def _group_of(pid: int, parent: Path) -> Path:
-    """The group that a process is in."""
     for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         if (parent == V1 and "memory" in controllers.split(",")) or (

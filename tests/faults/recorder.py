@@ -74,7 +74,6 @@ class Recorder:
         return found[-1] if len(found) >= 3 else None
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._thread.join()
         self._names.close()

@@ -56,7 +56,6 @@ class Row:
 
 @functools.cache
 def rows() -> dict[str, Row]:
-    """Return the rows of the document by test."""
     found: dict[str, Row] = {}
     for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -92,7 +92,6 @@ class Drive:
         assert resident[-1] - resident[len(resident) // 2] < MOST_GROWTH_MIB, resident
 
     def close(self) -> None:
-        """Remove the cameras' rings."""
         for ring in self._rings:
             ring.close()
 

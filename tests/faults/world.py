@@ -67,7 +67,6 @@ class World:
     def wait_message(
         self, seen: Callable[[Message], bool], start_ns: int, timeout_s: float = 5.0
     ) -> Message:
-        """Wait for a message."""
         return self.service.wait(
             lambda: next(filter(seen, self.recorder.since(start_ns)), None),
             timeout_s,

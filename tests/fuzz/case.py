@@ -92,7 +92,6 @@ class Case:
     equal: bool = False
 
     def text(self) -> str:
-        """Return the program for people."""
         inputs = [f"{n} = {_shown(v)}" for n, v in self.runs[0].items()]
         graph = pretty([t.node for t in (*self.outputs.values(), *self.writes)])
         names = ", ".join(self.outputs)

@@ -16,7 +16,6 @@ class Draw:
         self._random = Random(seed)  # noqa: S311  # a reproducible choice, not a secret
 
     def pick(self, options: Sequence[T]) -> T:
-        """Return one of several."""
         return self._random.choice(options)
 
     def integer(self, low: int, high: int) -> int:
@@ -28,7 +27,6 @@ class Draw:
         return self._random.random() < chance
 
     def order(self, count: int) -> list[int]:
-        """Return a permutation."""
         return self._random.sample(range(count), count)
 
     def some(self, options: Sequence[T], most: int) -> list[T]:

@@ -39,7 +39,6 @@ def with_states(name: Name) -> Case:
 
 
 def case_of(p: Program, name: Name, variants: Sequence[Variant] = (), runs: int = RUNS) -> Case:
-    """Return a program and what each of its runs is given."""
     writes = tuple(p.writes.values())
     given = [p.feed(turn) for turn in range(runs if writes else 1)]
     plain = [Variant("", p.outputs, writes)]

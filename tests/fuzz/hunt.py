@@ -43,7 +43,6 @@ class Totals:
     started_s: float = field(default_factory=time.perf_counter)
 
     def add(self, outcome: Outcome) -> None:
-        """Count a program."""
         name = outcome.name
         self.programs[name.kind, name.row] += 1
         self.counts.setdefault(name.kind, Counts()).add(outcome.counts)

@@ -135,7 +135,6 @@ def as_half(p: Program, x: Tensor) -> Tensor | None:
 
 
 def half_input(p: Program, _: Tensor) -> Tensor | None:
-    """Read an input that is stored as float16."""
     return p.input(array(p.draw, p.shape(), dt.float16, p.profile), dt.float16).float()
 
 

@@ -51,7 +51,6 @@ class Layers:
         return x
 
     def weight(self, *shape: int) -> Tensor:
-        """Return a weight."""
         return Tensor.weight(self._array(shape))
 
     def leaf(self, *shape: int) -> Tensor:
@@ -63,11 +62,9 @@ class Layers:
         return self.input(name, shape)
 
     def input(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return an input."""
         return Tensor.input(name, shape, self.kind)
 
     def data(self, batch: int) -> Array:
-        """Return values of an input."""
         return self._array((batch, *self.shape))
 
     def _array(self, shape: tuple[int, ...]) -> Array:

@@ -37,7 +37,6 @@ class Quantised(NamedTuple):
 
     @property
     def named(self) -> tuple[str, str, str]:
-        """The inputs of an operator."""
         return self.bytes, self.scale, self.zero
 
 
@@ -215,7 +214,6 @@ class Bytes(Network):
         self.done(self.ops(op, 1, self.real(name, shape), second)[0], shape)
 
     def pool(self) -> None:
-        """Pooling between conversions, or of bytes themselves."""
         name, shape = self.value(3, 4)
         size = self._d.spread(len(shape) - 2, 1, min(3, *shape[2:]))
         result = (*shape[:2], *(n - k + 1 for n, k in zip(shape[2:], size, strict=True)))

@@ -73,7 +73,6 @@ def _draws(*ops: str) -> Callable[[Generator], Generator]:
 
 
 def case_of(op: str, seed: int) -> Case:
-    """Return one random node of an operator."""
     return GENERATORS[op](OnnxDraw(f"{op} {seed}"), op)
 
 

@@ -15,7 +15,6 @@ from tests.fuzz.values import array
 
 
 def unary(p: Program, x: Tensor) -> Tensor | None:
-    """A function of one value."""
     if x.dtype is dt.bool_:
         return x.logical_not()
     if not x.dtype.is_float:
@@ -75,7 +74,6 @@ def quotient(p: Program, _x: Tensor) -> Tensor | None:
 
 
 def compare(p: Program, x: Tensor) -> Tensor | None:
-    """A comparison."""
     y = p.partner(x)
     return p.draw.pick([x < y, x <= y, x > y, x >= y, x.eq(y), x.ne(y)])
 
@@ -105,7 +103,6 @@ def convert(p: Program, x: Tensor) -> Tensor | None:
 
 
 def move(p: Program, x: Tensor) -> Tensor | None:
-    """Rearrange, repeat or cut."""
     if x.ndim == 0:
         return x.reshape(1)
     axis = p.axis(x)
@@ -190,7 +187,6 @@ def reduce(p: Program, x: Tensor) -> Tensor | None:
 
 
 def rows(p: Program, x: Tensor) -> Tensor | None:
-    """Softmax or layernorm of rows."""
     if x.ndim == 0 or not x.dtype.is_float:
         return None
     axis = p.axis(x)
@@ -208,7 +204,6 @@ def extreme(p: Program, x: Tensor) -> Tensor | None:
 
 
 def product(p: Program, x: Tensor) -> Tensor | None:
-    """Multiply by a matrix."""
     if x.ndim < 2 or x.dtype is dt.bool_:
         return None
     width = p.draw.pick([1, 3, 4, 8, 16, 19])
@@ -217,7 +212,6 @@ def product(p: Program, x: Tensor) -> Tensor | None:
 
 
 def convolve(p: Program, x: Tensor) -> Tensor | None:
-    """A convolution or pooling of an image."""
     if x.ndim != 4 or x.dtype is dt.bool_:
         return None
     n, channels, height, width = x.shape

@@ -19,7 +19,6 @@ PROFILES: Final = (*FINITE, "extreme")
 
 
 def array(draw: Draw, shape: Sequence[int], kind: DType, profile: str) -> Array:
-    """Return values of a type."""
     rng = np.random.default_rng(draw.integer(0, 2**32 - 1))
     if kind.name == "bool":
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)

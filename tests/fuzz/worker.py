@@ -95,7 +95,6 @@ class Worker:
         theirs.close()
 
     def stop(self) -> None:
-        """End the process."""
         if self._pipe is None:
             return
         self._pipe.close()

@@ -30,7 +30,6 @@ DRIVERS_LIMIT_S = 30.0
 
 
 def main() -> int:
-    """Run all stages, write the report, print where it is."""
     parser = argparse.ArgumentParser(
         prog="test-gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

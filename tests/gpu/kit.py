@@ -124,7 +124,6 @@ def size_of(directory: Path) -> int:
 
 
 def main() -> int:
-    """Make the kits; 1 if one is too large to be carried."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, default=Path("build/gpu-kit"))
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)

@@ -49,7 +49,6 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Name and precision."""
         return f"{self.name} {self.precision}"
 
     def artifact(self, directory: Path) -> Path:
@@ -57,7 +56,6 @@ class Job:
         return directory / f"{self.name}.{self.precision}.pkl"
 
     def arguments(self, directory: Path, target: str, device: str | None) -> list[str]:
-        """Return those of `modeld` that compile it."""
         given = ["compile", *map(str, self.models), "-o", str(self.artifact(directory))]
         given += ["--precision", self.precision, "--target", target]
         given += ["--device", device] if device else []

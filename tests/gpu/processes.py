@@ -80,7 +80,6 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Since its start."""
         return time.monotonic() - self._started
 
     def done(self, limit_s: float) -> Done:
@@ -102,7 +101,6 @@ class Running:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> Done:
-    """Run a command within a limit."""
     return Running(command, environment).done(limit_s)
 
 

@@ -20,7 +20,6 @@ def failures(report: Mapping[str, Any]) -> list[str]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Return the page."""
     wrong = failures(report)
     lines = [
         f"# GPU: {report['device']}, row {report['target']}",

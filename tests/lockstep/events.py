@@ -88,7 +88,6 @@ class Events:
         return self._is_set(self._ready, 0)
 
     def close(self) -> None:
-        """Remove what was made."""
         for descriptor in (self._called, self._ready):
             os.close(descriptor)
         for path in (*self._paths, self.state):

@@ -174,7 +174,6 @@ class Harness:
         return collected + self._outputs(last_ns + STEP_NS)
 
     def said(self) -> str:
-        """The log of the process."""
         return (self._directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def _open(self, generation: str) -> None:

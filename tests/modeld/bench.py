@@ -195,7 +195,6 @@ class Bench(Car):
         return result
 
     def step(self, frame_id: int) -> StepResult:
-        """One iteration with a frame of this id of each camera, which the model takes."""
         result = self.offer(self.frame_of(frame_id), self.frame_of(frame_id))
         assert result is not None
         return result

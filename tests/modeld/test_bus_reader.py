@@ -19,8 +19,6 @@ NO_CAR_STATE = ("no carState", "no carState since 0.5 s")
 
 
 class Reader(Car):
-    """A reader on the bus of a car."""
-
     def __init__(self, *, live: bool = True, **options: Any) -> None:
         super().__init__()
         self.messages = SubMaster(SUBSCRIPTIONS, self.transport, self.clock)

@@ -79,7 +79,6 @@ class Car:
         time.sleep(1.0)
 
     def send(self, frame_id: int, *cameras: str) -> None:
-        """The state of each camera, then its frame."""
         sof_ns, eof_ns = frame_id * FRAME_NS, (frame_id + 1) * FRAME_NS
         for camera in cameras or CAMERAS:
             event = self.states.new(camera)

@@ -67,7 +67,6 @@ class Fault:
     kind: str
 
     def plant(self, text: str) -> str:
-        """Return the text of the file with the fault in it."""
         return text[: self.start] + self.text + text[self.end :]
 
     def shown(self, text: str) -> str:

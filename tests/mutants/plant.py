@@ -45,7 +45,6 @@ class Result:
     seconds: float
 
     def row(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return asdict(self)
 
 

@@ -37,7 +37,6 @@ class SuiteCase:
         return self.source.name if self.kind == "node" else f"{self.kind}/{self.source.name}"
 
     def model(self) -> onnx.ModelProto:
-        """Return the model; file based ones are read."""
         return self.source.model or onnx.load(self._path())
 
     def data_sets(self, model: onnx.ModelProto) -> Iterator[tuple[Values, Values]]:

@@ -76,7 +76,6 @@ class Product(bench.Car):
 
 
 def layout(picture: Picture) -> FrameFormat:
-    """The format of a picture's buffer."""
     size = picture.width, picture.height
     return FrameFormat(*size, picture.stride, picture.uv_offset, picture.data.size)
 

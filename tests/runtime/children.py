@@ -51,7 +51,6 @@ def start(code: str, cache: Path, *arguments: object, **environment: str) -> sub
 
 
 def run(code: str, cache: Path, **environment: str) -> tuple[int, str, str]:
-    """Return how such a process ended, and what it wrote."""
     process = start(code, cache, **environment)
     out, err = process.communicate(timeout=240)
     return process.returncode, out, err

@@ -26,7 +26,6 @@ EXPECTED = 2 * tiny.inputs()["x"] + tiny.WEIGHT
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, in use."""
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "programs"
 

@@ -88,7 +88,6 @@ def digest(model: OnnxModel, row: str) -> str:
 
 
 def digests(names: list[str], rows: tuple[str, ...] = ROWS) -> dict[str, dict[str, str]]:
-    """Return the digest of each program by row."""
     models = {name: from_proto(PROGRAMS[name]()) for name in names}
     return {name: {row: digest(model, row) for row in rows} for name, model in models.items()}
 

@@ -158,7 +158,6 @@ PAIRS: tuple[tuple[Setting, Setting], ...] = (
 
 
 def compiled(setting: Setting, name: str) -> tuple[bytes, object]:
-    """Return the bytes of an artifact, and all that it was made of."""
     build, target, precision = setting
     outputs, origins = build(name)
     context = CompileContext(spec=SPECS[target], precision=precision)

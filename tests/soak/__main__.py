@@ -18,7 +18,6 @@ from tests.soak.run import soak
 
 
 def main() -> int:
-    """Run; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -23,7 +23,6 @@ class Facts:
 
 
 def report(watch: Watch, facts: Facts) -> str:
-    """Return the report, lines of Markdown."""
     parts = [_head(watch, facts)]
     if watch.faults:
         parts.append(_kinds(watch))

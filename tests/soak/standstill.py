@@ -45,7 +45,6 @@ class Heart:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def stop(self) -> list[Standstill]:

@@ -89,7 +89,6 @@ class Watch:
         self.violations.append(f"{(at_ns - self.start_ns) / NS_PER_S:.1f} s: {text}")
 
     def sample(self) -> None:
-        """Note what the process holds."""
         life = self.world.service.life
         try:
             self.samples.append(Sample(time.monotonic_ns(), life, usage_of(life.pid)))

@@ -44,7 +44,6 @@ class HostileMessages:
         )
 
     def next(self, service: str) -> bytes:
-        """Return a message for a service."""
         data = self._numbers.choice(self._kinds)(self._whole[service])
         return data if len(data) >= self._smallest else bytes(self._smallest)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Print three tables."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.times",
         description=(__doc__ or "").partition("\n\nExamples")[0],

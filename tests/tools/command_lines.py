@@ -15,7 +15,7 @@ TEXTS = set(
     allow against beside bind block bus camera_server cluster constant device drop dump entry
     field figure gate host ignore interface log_only model models name note publish reason rpy
     scenario service services picture_url set shard source subscribe target user version
-    """.split()
+    """.split()  # noqa: SIM905 - it is read as one list
 )
 # Of a path, nothing is read or written there: where to look, or a name that is only written down.
 PLACES = {

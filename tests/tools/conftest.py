@@ -33,12 +33,10 @@ class Said:
 
     @property
     def json(self) -> Any:
-        """The object on stdout."""
         return json.loads(self.out)
 
     @property
     def objects(self) -> list[Any]:
-        """The objects on stdout, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 

@@ -24,7 +24,6 @@ def driver_segment() -> Path:
 
 
 def small_monitoring() -> Path:
-    """Return a driver monitoring artifact."""
     name = "dmonitoring.pkl"
     return built("small-monitoring", lambda to: write_small_monitoring(to / name)) / name
 

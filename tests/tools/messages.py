@@ -41,7 +41,6 @@ def repeating(bus: str, *messages: tuple[str, bytes]) -> Iterator[None]:
 
 
 def event_of(service: str, mono_time_ns: int = 1, **fields: Any) -> bytes:
-    """Return an Event with these fields set."""
     event = new_event(service, mono_time_ns=mono_time_ns, valid=True)
     for name, value in fields.items():
         setattr(getattr(event, service), name, value)

@@ -29,7 +29,6 @@ class _ModelError(Exception):
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A command ``probe`` whose ``run`` the test replaces."""
     module = ModuleType("probe_command")
     module.__doc__ = "A probe.\n\nExample:\n  modeld probe"
     module.__dict__["add_arguments"] = lambda parser: parser.add_argument("--value", type=int)

@@ -22,7 +22,6 @@ PADDED_4K = 3840 * (2176 + 1080)  # bytes of NV12
 
 @pytest.fixture
 def compiled(tmp_path: Path, modeld: Modeld) -> Compile:
-    """Compile to `out.pkl` without binaries."""
     options = ("-o", tmp_path / "out.pkl", "--no-binary", "--json")
     return lambda *words: modeld(0, "compile", *words, *options)
 

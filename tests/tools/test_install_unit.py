@@ -37,7 +37,6 @@ Install = Callable[..., Said]
 
 @pytest.fixture
 def install(tmp_path: Path, modeld: Modeld) -> Install:
-    """Run the command for a root of the test."""
     return lambda *options, code=0: modeld(
         code, "install-unit", "--prefix", tmp_path, "--bin", BIN, *options
     )

@@ -39,7 +39,6 @@ Written = dict[str, ExampleModel]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """What `make-model --benchmarks` writes and lists, in its order."""
     listing = io.StringIO()
     directory = tmp_path_factory.mktemp("models")
     with contextlib.redirect_stdout(listing):

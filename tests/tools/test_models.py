@@ -50,12 +50,10 @@ def place(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def models(modeld: Modeld, place: list[str]) -> Models:
-    """Run the command on the store."""
     return lambda code, *words: modeld(code, "models", *words, *place)
 
 
 def add_both(models: Models, artifacts: tuple[Path, Path]) -> list[Said]:
-    """Add ex@1 and ex@2."""
     return [
         models(0, "add", artifact, "--name", "ex", "--version", version)
         for version, artifact in enumerate(artifacts, 1)

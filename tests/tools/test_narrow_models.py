@@ -18,7 +18,6 @@ from tools.example_models import BUILDERS
 
 @pytest.fixture(scope="module")
 def whole() -> onnx.ModelProto:
-    """A small network in float32."""
     model, _ = SMALL["fastvit"](0)
     return model
 

@@ -59,7 +59,6 @@ def running() -> LoopState:
 
 
 def health_event(state: LoopState, facts: ServiceFacts = FACTS) -> bytes:
-    """Return the health message of a loop."""
     transport = MemoryTransport()
     service = HEALTH_SERVICES[facts.kind]
     bus = transport.subscriber(service)
@@ -72,7 +71,6 @@ def health_event(state: LoopState, facts: ServiceFacts = FACTS) -> bytes:
 
 
 def health(state: LoopState, facts: ServiceFacts = FACTS) -> dict[str, Any]:
-    """Return the health message of a loop, as the command reads it."""
     return to_plain(content(read_event(health_event(state, facts))))
 
 

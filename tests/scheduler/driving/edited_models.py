@@ -20,12 +20,10 @@ Bounds = tuple[int | None, int | None]
 
 @cache
 def revisions() -> Mapping[str, Revision]:
-    """Return the table of revisions."""
     return load_revisions()
 
 
 def parts_of(name: str) -> dict[str, ModelPart]:
-    """Return the models of a revision by role."""
     return {part.role: part for part in example_parts(revisions()[name])}
 
 

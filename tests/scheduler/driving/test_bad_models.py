@@ -29,7 +29,6 @@ SUPER = parts_of("supercombo-2026")["supercombo"]
 
 
 def refused(*models: OnnxModel, declared: str | None = None) -> str:
-    """Return why models are refused, in any order."""
     lines = {refusal(partial(recognise_driving, o, declared)) for o in permutations(models)}
     texts = {line.split(": ", 1)[1] if len(models) > 1 else line for line in lines}
     assert len(models) > 2 or len(texts) == 1, texts

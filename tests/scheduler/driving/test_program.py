@@ -89,7 +89,6 @@ class Both:
         self.loop = Loop(TABLE[name], models_of(name), CAR, {})
 
     def inputs(self, frame: int) -> dict[str, Array]:
-        """What the program is given of a frame."""
         host = host_at(frame)
         given = camera(frame % DISTINCT) | {"desire": desire_at(frame)}
         return given | {name: host[name] for name in self.interface.host_inputs}

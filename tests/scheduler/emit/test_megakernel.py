@@ -32,7 +32,6 @@ def launched(made: Emitted) -> Emitted:
 
 
 def load(made: Emitted, workers: int | None = None) -> Program:
-    """Return the program; the caller closes it."""
     opened = device = choose_device("cpu")
     if workers is not None:
         info = dataclasses.replace(device.info, compute_units=workers)

@@ -79,7 +79,6 @@ def test_reuse_in_place_and_over_time_is_reported_before_and_after() -> None:
 
 
 def product(*shape: int) -> Tensor:
-    """Return a stored product of this shape, made of inputs of its own."""
     return (x(*shape[:-1], 8) @ x(8, shape[-1], name="w")).contiguous()
 
 

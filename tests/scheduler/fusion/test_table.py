@@ -94,7 +94,6 @@ class Batch:
 
 @pytest.fixture(scope="module")
 def batch_of() -> Iterator[Callable[[Row], Batch]]:
-    """Return a function that gives the batch that a row is in."""
     theme_of = {row.name: theme for theme, found in THEMES.items() for row in found}
     with ExitStack() as programs:
         batch = cache(lambda theme: Batch(THEMES[theme], programs))

@@ -40,7 +40,6 @@ def job_of(tensor: Tensor, row: str = "cpu") -> Job:
 
 
 def close(got: Array, expected: Array, name: str = "", tolerance: float = 1e-5) -> None:
-    """Compare to a tolerance of the largest value."""
     assert got.shape == expected.shape, name
     worst = np.abs(got - expected).max() / np.abs(expected).max()
     assert worst <= tolerance, (name, worst)

@@ -37,7 +37,6 @@ def model_of(
     weights: dict[str, Any] | None = None,
     **options: Any,
 ) -> onnx.ModelProto:
-    """Return a model of float32 inputs and outputs."""
     graph = helper.make_graph(
         nodes,
         "net",
@@ -69,7 +68,6 @@ def refused(what: onnx.ModelProto | Path | Callable[[], object], *parts: str) ->
 
 
 def results(model: onnx.ModelProto | Path, feeds: Mapping[str, Any], **how: Any) -> list[Array]:
-    """Import a model and evaluate its outputs with the interpreter."""
     return evaluate(list(import_model(model, **how).outputs.values()), dict(feeds))
 
 
@@ -79,7 +77,6 @@ def values_of(model: onnx.ModelProto | Path, **feeds: Any) -> list[Array]:
 
 
 def compiled(model: onnx.ModelProto, **feeds: Any) -> dict[str, Array]:
-    """Compile a model and run it on the device."""
     made = compile_plain(from_proto(model))
     given = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
     return run_once(made.manifest, made.data, given)

@@ -85,7 +85,6 @@ class Network:
 
 
 def example(name: str) -> Network:
-    """Return an example model of full size."""
     return Network(lambda: onnx.load(example_models(name)[name]))
 
 

@@ -32,7 +32,6 @@ def weight(*shape: int, seed: int = 0) -> Tensor:
 
 
 def index(*rows: int) -> Tensor:
-    """Return known indices."""
     return Tensor.weight(np.array(rows, np.int32))
 
 
@@ -97,7 +96,6 @@ def rows(*table: ParameterSet) -> pytest.MarkDecorator:
 
 
 def check_row(apply: Pass, build: Build, counts: Mapping[str, int]) -> None:
-    """Run a pass on the program of a row, and check values and counts."""
     made = build()
     roots = [t.node for t in ([made] if isinstance(made, Tensor) else made)]
     if not counts:
@@ -113,12 +111,10 @@ EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pyte
 
 
 def for_all(examples: int, strategy: st.SearchStrategy[T], test: Callable[[T], None]) -> None:
-    """Run a test on examples of a strategy."""
     settings(max_examples=examples)(given(strategy)(test))()
 
 
 def ops(*roots: Node) -> list[Op]:
-    """Return the ops of a graph, sources first."""
     return [n.op for n in toposort(roots)]
 
 

@@ -142,7 +142,6 @@ def test_values_do_not_depend_on_where_kernels_are_cut(case: str) -> None:
 
 
 def cuts_agree(outputs: dict[str, Tensor], given: dict[str, Array], halves: str) -> Array:
-    """Return what all outputs are."""
     with load(outputs, context=context_for(halves=halves)) as loaded:
         found = {n: v.copy() for n, v in loaded.run(given).items()}
     for name, value in found.items():

@@ -38,7 +38,6 @@ I = Tensor.input("i", (3,), dt.int32)  # noqa: E741  # an index
 
 
 def largest(node: Node) -> dict[Op, int]:
-    """Return the largest number of elements that nodes of each op have."""
     found: dict[Op, int] = {}
     for n in toposort([node]):
         found[n.op] = max(found.get(n.op, 0), int(np.prod(n.shape)))

@@ -96,7 +96,6 @@ def wrapping(given: Given, count: int, kind: dt.DType) -> Outputs:
 
 
 def wrapped_and_used(given: Given, count: int, kind: dt.DType) -> Outputs:
-    """What wrapped around is what is compared and converted."""
     low, high = limits(kind)
     x = given(np.resize(np.array([low, high, high // 2 + 5], kind.np), count))
     return {

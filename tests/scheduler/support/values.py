@@ -10,7 +10,6 @@ _running: list[np.random.Generator] = []
 
 
 def start() -> None:
-    """Begin a test."""
     _running[:] = [np.random.default_rng(7)]
 
 

@@ -49,7 +49,6 @@ from tests.scheduler.tensor.test_custom_kernels import (
 
 
 def single(source: str, name: str = "k", **fields: Any) -> CustomKernel:
-    """Return a kernel of one output of one element."""
     return CustomKernel(name, source, [((1,), F32)], 1, **fields)
 
 

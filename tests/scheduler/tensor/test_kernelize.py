@@ -25,7 +25,6 @@ def f(*shape: int, seed: int = 0) -> Tensor:
 
 
 def counts(*tensors: Tensor) -> tuple[int, int]:
-    """Return compute kernels and copies."""
     plan = tensors[0].schedule(*tensors[1:])
     assert len(plan.kernels) + len(plan.copies) == len(plan.launches)
     return len(plan.kernels), len(plan.copies)

@@ -39,6 +39,5 @@ def stand_in(folder: Path) -> Toolchain:
 
 
 def starts(folder: Path) -> int:
-    """Return how often the compiler was started."""
     file = folder / "starts"
     return len(file.read_text().split()) if file.exists() else 0

@@ -25,7 +25,6 @@ from tools.world.painting.sky import Picture
 
 
 def pictures(seed: int = 0) -> Pictures:
-    """Return pictures of noise."""
     rng = np.random.default_rng(seed)
     shapes = ((8, 12), (4, 6), (4, 6))
     return {

@@ -87,7 +87,6 @@ def _fill_model(frame_id: int, model: Any) -> None:
 
 
 def write_pair(place: Path, left: Iterable[bytes], right: Iterable[bytes]) -> tuple[Path, Path]:
-    """Write the Events of both sides."""
     return write_log(place / "left.rlog", left), write_log(place / "right.rlog", right)
 
 

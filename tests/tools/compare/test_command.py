@@ -32,8 +32,6 @@ Compare = Callable[..., Said]
 
 @pytest.fixture
 def compare(modeld: Modeld, tmp_path: Path) -> Compare:
-    """Compare a log and one that was changed."""
-
     def run(code: int, change: Change, *more: object) -> Said:
         logs = write_pair(tmp_path, drive(FRAMES), drive(FRAMES, change))
         return modeld(code, "compare", *logs, *more)

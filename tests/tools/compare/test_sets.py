@@ -45,7 +45,6 @@ def logs(tmp_path: Path) -> Logs:
 
 
 def table(ms: float) -> FrameTable:
-    """Return a frame table of four frames."""
     return FrameTable(
         moment=np.arange(4),
         frame_id=np.arange(4),

@@ -35,7 +35,6 @@ def make_hevc(tmp_path: Path) -> MakeVideo:
 
 @pytest.fixture
 def reader_of() -> Iterator[ReaderOf]:
-    """Make readers that are closed after the test."""
     readers: list[HevcReader] = []
 
     def make(index: HevcIndex) -> HevcReader:

@@ -72,7 +72,6 @@ def test_the_camera_is_the_one_that_the_lines_give(labels: Labels) -> None:
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> str:
-    """Return the kept labels after a change."""
     content = json.loads(LABELS.read_text())
     change(content)
     return json.dumps(content)

@@ -134,7 +134,6 @@ def filled(
 
 
 def name_of(member: str, leaf: Leaf) -> str:
-    """Return what the column of a leaf is called."""
     return "".join(
         [member, *(f"[{step}]" if isinstance(step, int) else f".{step}" for step in leaf)]
     )

@@ -79,7 +79,6 @@ def _fill_model(model: Any, frame_id: int, phase: float) -> None:
 
 
 def fill_frame(buffer: Any, frame_id: int) -> None:
-    """Paint a frame: bars that wander."""
     luma = buffer[: LAYOUT.stride * LAYOUT.height].reshape(LAYOUT.height, LAYOUT.stride)
     columns = np.arange(LAYOUT.stride)
     luma[:] = np.where((columns + 16 * frame_id) // 64 % 2, 60, 150).astype(np.uint8)
@@ -136,7 +135,6 @@ class Speaker:
 
 @contextmanager
 def speaking(bus: str, server: str = "", *, answers: bool = True) -> Iterator[Speaker]:
-    """Speak while the block runs."""
     speaker = Speaker(bus, server, answers)
     thread = threading.Thread(target=speaker.run)
     thread.start()
@@ -198,6 +196,5 @@ class View:
 
 
 def write_log(path: Path, events: list[bytes]) -> Path:
-    """Write Events as they are, without compression."""
     path.write_bytes(b"".join(events))
     return path

@@ -30,7 +30,6 @@ PATIENCE_S = 40.0
 
 
 def get(view: View, path: str = "/", **headers: str) -> tuple[int, Any, str]:
-    """Return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", view.port, timeout=PATIENCE_S)
     with closing(connection):
         connection.request("GET", path, headers=headers)

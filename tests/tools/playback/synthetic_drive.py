@@ -68,7 +68,6 @@ class SyntheticDrive:
         )
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the moments."""
         self.opened[0] += 1
         self.began.append(first)
         try:

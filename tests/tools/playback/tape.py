@@ -57,7 +57,6 @@ class Tape:
 
 
 def make(drive: SyntheticDrive, **options: Any) -> tuple[Player, Tape, list[Played]]:
-    """Return a player, its tape, and what it says that it has played."""
     clock = ManualClock(CLOCK_NS)
     tape = Tape(clock)
 

@@ -54,7 +54,6 @@ class Run:
         return outcome, [event for event in read_log(self.log) if event.which() == "modelV2"]
 
     def bytes(self, drive: SyntheticDrive, log: Path | None = None) -> bytes:
-        """Return the log."""
         return run_drive(drive, self.model, log or self.log).log.read_bytes()
 
 
@@ -74,7 +73,6 @@ def session(model: LoadedModel) -> Iterator[PlaybackSession]:
 
 
 def crc_of(index: int, stream: str) -> int:
-    """Return the digest of a frame."""
     return zlib.crc32(bytes([brightness(index, stream)]) * PAYLOAD)
 
 

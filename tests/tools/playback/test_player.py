@@ -37,7 +37,6 @@ MS = 1_000_000
 
 
 def states(tape: Tape) -> list[Any]:
-    """Return the messages of the road camera."""
     found = [read_event(data) for _, name, data in tape.sent if name == "roadCameraState"]
     return [event.roadCameraState for event in found]
 

@@ -34,12 +34,10 @@ class Replay:
         self.modeld, self.model, self.log = modeld, model, log
 
     def __call__(self, drive: Path, *more: object, code: int = 0, **other: Path) -> Any:
-        """Replay; return what was said."""
         words = ["--model", other.get("model", self.model), "-o", other.get("log", self.log)]
         return self.modeld(code, "replay", drive, *words, *more)
 
     def events(self, service: str) -> list[Any]:
-        """Return the log's Events of a service."""
         return [event for event in read_log(self.log) if event.which() == service]
 
     def refused(self, code: int, text: str, drive: Path, *more: object, **other: Path) -> None:

@@ -45,7 +45,6 @@ class Replays:
         return self.modeld(code, "replay", driver_segment(), *words, "-o", self.log)
 
     def said(self, service: str = MONITORING_SERVICE) -> list[Any]:
-        """Return the Events of a service of the last log."""
         return [event for event in read_log(self.log) if event.which() == service]
 
     def others(self) -> list[bytes]:
@@ -64,7 +63,6 @@ ALONE = ("--monitoring", small_monitoring)
 
 
 def given(words: tuple[Any, ...]) -> list[object]:
-    """Return words with artifacts made where a function of them stands."""
     return [word() if callable(word) else word for word in words]
 
 

@@ -39,7 +39,6 @@ def drives(make_video: MakeVideo) -> list[Path]:
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_model: Path) -> Path:
-    """An artifact that may be changed."""
     return Path(shutil.copy(tiny_model, tmp_path / "good.pkl"))
 
 
@@ -64,7 +63,6 @@ class Replay:
         return self.modeld(code, "replay", *words, "-o", out or self.out, "--no-progress")
 
     def kept(self, *words: object) -> list[bool]:
-        """Replay, and return of which drives the log was kept."""
         return [figures["kept"] for figures in self(0, *words, "--json").json["drives"]]
 
 

@@ -33,7 +33,6 @@ POINTS_M = np.array([[8.0, -1.8, 1.22], [30.0, 1.8, 1.22], [80.0, 0.0, 1.22]])
 
 
 def segment(spec: DriveSpec, name: str) -> Path:
-    """Return the one segment of a drive."""
     place = built(name, lambda to: write_drive(spec, to, 1, lambda _: None), spec)
     (found,) = place.iterdir()
     return found

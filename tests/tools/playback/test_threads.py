@@ -19,7 +19,6 @@ from tools.playback.run_drive import LogThread
 
 
 def left() -> list[threading.Thread]:
-    """Return threads of ours that still run."""
     ours = ("drive-prefetch", "log-writer")
     return [thread for thread in threading.enumerate() if thread.name in ours]
 

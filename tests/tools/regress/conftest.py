@@ -48,11 +48,9 @@ class Regress:
         return self.modeld(code, "regress", *words)
 
     def update(self, reason: str, code: int = 0, **more: Any) -> Said:
-        """Accept what there is."""
         return self(code, "--update", "--reason", reason, **more)
 
     def files(self) -> dict[str, bytes]:
-        """Return the reference files."""
         return {path.name: path.read_bytes() for path in self.references.iterdir()}
 
 

@@ -53,7 +53,6 @@ class Planted:
 
     @property
     def drive(self) -> Path:
-        """The segment directory."""
         (found,) = (self.directory / "drives").iterdir()
         return found
 
@@ -63,7 +62,6 @@ class Planted:
         return self.directory / "vision.onnx", self.directory / "policy.onnx"
 
     def compiled(self, edit: Edit | None = None, **options: Any) -> CompiledModel:
-        """Compile the models, which say that they are those of the files."""
         vision, policy = (load_model(path) for path in options.pop("onnx", self.onnx))
         if edit is not None:
             edit(vision, policy)
@@ -78,7 +76,6 @@ class Planted:
         return path
 
     def words(self, *more: object, model: Path | None = None) -> list[object]:
-        """Return the command that regresses the drive."""
         place = ("--drives", self.drive, "--reference", self.directory / "references")
         return ["regress", "--model", model or self.model, *place, "--no-timing", *more]
 

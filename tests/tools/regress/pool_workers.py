@@ -13,7 +13,6 @@ from tools.regress.job import DriveName, Job, JobResult, ModelHolder
 
 
 def make_jobs(place: Path, *names: str) -> list[Job]:
-    """Return jobs of drives whose workers write into a place."""
     return [Job(name, DriveOptions(), place, "0" * 64, "1" * 64) for name in names]
 
 

@@ -228,7 +228,6 @@ def holds(condition: str, context: Mapping[str, str]) -> bool:
 
 
 def git(repository: Path, *words: str) -> str:
-    """Run git in a repository; return what it says."""
     name = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
     done = subprocess.run(
         [GIT, "-C", str(repository), *name, *words], check=True, capture_output=True, text=True
@@ -261,7 +260,6 @@ def retrain(repository: Path, programs: Path, seed: int) -> None:
 
 
 def run_modeld(repository: Path, programs: Path, *words: str) -> None:
-    """Run a command in a repository."""
     subprocess.run(
         [str(programs / "modeld"), *words], cwd=repository, check=True, capture_output=True
     )
@@ -312,7 +310,6 @@ def skeleton(line: str) -> str:
 
 
 def commit(repository: Path, why: str) -> str:
-    """Commit all and push; return the commit."""
     git(repository, "add", "-A")
     git(repository, "commit", "-q", "-m", why)
     git(repository, "push", "-q", "-f", "origin", "HEAD:refs/heads/main")

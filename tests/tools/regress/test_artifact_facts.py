@@ -75,7 +75,6 @@ def test_one_changed_value_counts_as_one_in_another_order() -> None:
 
 
 def manifest(source: str, name: str) -> Any:
-    """Return a manifest of one kernel that is launched once."""
     kernel = SimpleNamespace(name=name, program=0, origin=("/a/Conv",))
     return SimpleNamespace(
         programs=(SimpleNamespace(source=source),),

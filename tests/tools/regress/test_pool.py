@@ -32,7 +32,6 @@ processes = pytest.mark.alone
 
 @pytest.fixture
 def work(tmp_path: Path) -> WorkDirectory:
-    """A work directory for drives that are no files."""
     return WorkDirectory(tmp_path / "work", lambda _: "0" * 64)
 
 

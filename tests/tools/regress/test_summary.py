@@ -43,7 +43,6 @@ ACCEPT = 'If intended, accept with `modeld regress ... --update --reason "..."`.
 
 
 def verdict(*drives: DriveVerdict, timing: TimingOutcome | None = None, **more: Any) -> RunVerdict:
-    """Return the verdict on a run."""
     return RunVerdict(drives, (timing,) if timing else (), **more)
 
 

@@ -42,7 +42,6 @@ FILES = ("dcamera.hevc", "ecamera.hevc", "fcamera.hevc", "qlog.zst", "rlog.zst",
 
 
 def write(spec: DriveSpec, to: Path, workers: int) -> list[Path]:
-    """Write a drive and show no progress."""
     return write_drive(spec, to, workers, lambda _: None)
 
 

@@ -12,7 +12,6 @@ PLACES = places_in_target(VISION_TARGETS)
 
 
 def singles(*values: float) -> Singles:
-    """Return numbers as an array of float32."""
     return np.array(values, np.float32)
 
 

@@ -94,7 +94,6 @@ def toy(number: int) -> Iterator[Sample]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for what must come, and fail if it does not."""
     end = time.perf_counter() + SOON_S
     while not holds():
         assert time.perf_counter() < end
@@ -103,7 +102,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def painter(replay: Replay, first: int = 0) -> Iterator[list[Any]]:
-    """Paint in a thread; yields the numbers of the worlds that it has done."""
     stopped, sent = threading.Event(), list[Any]()
     plan = PaintingPlan(replay.plan, toy, first)
     thread = threading.Thread(target=fill, args=(plan, 0, stopped.is_set, sent.append))
@@ -155,7 +153,6 @@ def test_painter_waits_while_there_is_enough_goes_on_and_ends_while_it_waits() -
 
 @pytest.fixture(name="replay")
 def small_ring() -> Iterator[Replay]:
-    """A small ring, empty."""
     with open_replay(4, 1, 5) as ring:
         yield ring
 

@@ -98,7 +98,6 @@ class Browser:
         return seen
 
     def press(self, key: str, code: int, *, shift: bool = False) -> None:
-        """Press and release a key, by its ``KeyboardEvent.key`` and ``keyCode``."""
         about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
         about["modifiers"] = 8 if shift else 0
         if len(key) == 1:

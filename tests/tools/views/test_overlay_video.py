@@ -206,7 +206,6 @@ def test_a_lead_is_framed_where_it_is() -> None:
 
 
 def decode(path: Path) -> list[tuple[float, Rgb]]:
-    """Return time and picture of each frame."""
     container: Any = av.open(str(path))
     with container:
         assert container.streams.video[0].codec_context.name == "h264"

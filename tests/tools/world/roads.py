@@ -54,7 +54,6 @@ def world_of(road: Road, lanes: Lanes, speed_limit_mps: float = 20.0) -> World:
 
 
 def straight(lanes: int = 1, length_m: float = 800.0) -> World:
-    """Return a straight and level road."""
     return world_of(uniform_road(length_m=length_m), lanes_of(lanes))
 
 

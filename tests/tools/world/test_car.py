@@ -129,7 +129,6 @@ MOTION = car_messages.Motion(
 
 
 def builder(service: str) -> Any:
-    """Return the builder of a message."""
     return getattr(new_event(service, mono_time_ns=1), service)
 
 

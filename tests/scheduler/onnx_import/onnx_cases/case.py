@@ -25,7 +25,6 @@ _draws = _Draws()
 
 
 def draw() -> np.random.Generator:
-    """Return the generator of the case that is being written."""
     return _draws.now
 
 

@@ -39,7 +39,6 @@ def networks() -> Networks:
 
 
 def as_trained(networks: Networks) -> Trained:
-    """Return networks as a training leaves them."""
     vision, policy, scaling = networks
     return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
 

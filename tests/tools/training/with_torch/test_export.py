@@ -58,7 +58,6 @@ class Exported:
         return write_models(self.directory / folder, self.trained, self.graph)
 
     def run(self, name: str, feeds: dict[str, Any]) -> Singles:
-        """Return the first output of a model."""
         self.write()
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1

@@ -123,7 +123,6 @@ def test_a_round_learns_from_its_own_drives_and_those_of_the_round_before() -> N
 
 
 def run_to_the_end(*command: str) -> Any:
-    """Return what the rest of a training says as JSON."""
     options = [*command, *SMALL, "--json"]
     done = subprocess.run(options, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
