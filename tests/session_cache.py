@@ -7,8 +7,6 @@ set, is an empty one of the session, and a session that leaves something there h
 and other child processes inherit both.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

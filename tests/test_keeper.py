@@ -1,7 +1,5 @@
 """What a run of tests leaves when it is killed or times out: nothing."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

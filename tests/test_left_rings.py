@@ -1,7 +1,5 @@
 """Rings of killed sessions go; those of living processes, and of other names, stay."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ in the directory as soon as they are there; the tables are made of all figures t
 that runs may be done one by one.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -1,7 +1,5 @@
 """What came of the acceptance: a table for the documents, and a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """What is driven: the runs of the acceptance, each one command, and what must come of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The acceptance: what it drives, and how it tells what came of that."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ The compiler is fetched if it is not there; where that is not possible, one line
 sums are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ They are compared for equality, like launches: the compiler is pinned, so a diff
 kernel is known by the ONNX nodes that it ends with, since its name changes with its text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

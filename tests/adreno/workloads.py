@@ -1,7 +1,5 @@
 """What `make adreno` compiles, for row `adreno`, with its heuristics alone: the same everywhere."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -12,8 +12,6 @@ Stores may lie in a buffer of the process for as long as no fence follows, each 
 on a machine that orders less than x86 does. Loads happen in order.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What several tests of cereal need: rings in a directory, events of logs, a disk that is full."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

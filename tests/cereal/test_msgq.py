@@ -1,7 +1,5 @@
 """Rings of messages: their bytes, their files, whom they wake, and rings that no writer leaves."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

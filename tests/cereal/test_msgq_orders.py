@@ -1,7 +1,5 @@
 """The ring in every order in which its processes can take their steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

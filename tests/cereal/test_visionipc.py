@@ -1,7 +1,5 @@
 """VisionIPC: its bytes, frames from server to reader, and readers that follow a server."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

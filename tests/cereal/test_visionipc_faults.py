@@ -1,7 +1,5 @@
 """What a VisionIPC server may do wrong: each is one line, soon, and leaves nothing open."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """What tests of VisionIPC need: servers that say anything, and the bytes of good ones."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

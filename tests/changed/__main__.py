@@ -10,8 +10,6 @@ Examples:
     python -m tests.changed --list cereal/log.capnp
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -9,8 +9,6 @@ all files of a pattern (`"*.md"`). A folder's `conftest.py` counts for all tests
 command line imports each command when it is asked for, so a test depends on those that it names.
 """
 
-from __future__ import annotations
-
 import ast
 import fnmatch
 import sys

@@ -1,7 +1,5 @@
 """Which tests a changed file reaches: a small tree by hand, then this one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

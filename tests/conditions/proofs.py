@@ -3,8 +3,6 @@
 `python -m tests.conditions.proofs NAME` prints one line, or ends with 1 and says what is wrong.
 """
 
-from __future__ import annotations
-
 import locale
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What `make test-aarch64` does in the place, stage by stage, and what each expects."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Places: what this machine must have, and that nothing of one is left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Packages of PyPI for another machine's Python: which it needs, and how they get into a folder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -7,8 +7,6 @@ are there; else, or with --harness, the first page alone, in a directory, with a
 what systemd does of the protocol. The first line says which of both it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Follows docs/beside-openpilot.md in a container: the unit's sandbox beside others' processes."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What a service that stays up does, asked of the running one."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

@@ -1,7 +1,5 @@
 """A bare Debian with systemd, booted by systemd-nspawn: the first choice of the deployment test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

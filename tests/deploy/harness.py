@@ -1,7 +1,5 @@
 """The deployment test without a container: a directory, and a stand-in for systemd."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the deployment test asks of a place that runs the service: with systemd, or in its stead."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

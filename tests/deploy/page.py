@@ -10,8 +10,6 @@ A comment in front of a block of code, which readers do not see, says who can ru
 Blocks without one show what is said or left to the reader.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ RELOADING and STOPPING, ends what does not report in time, and restarts as the u
 no sandbox, no users and no control groups. sd_notify(3), systemd.service(5).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

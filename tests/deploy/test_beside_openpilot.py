@@ -5,8 +5,6 @@ install the package are those of docs/deploy.md, where `make test-deploy` runs t
 program of this checkout is put in their place.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

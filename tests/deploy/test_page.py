@@ -1,7 +1,5 @@
 """The deployment page can be followed, and the stand-in for systemd does what it is for."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """Programs of every kind of loop nest, small enough for an interpreter of OpenCL C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ A process loads its drivers when it starts, so each driver has one of its own. O
 not installed one line says which package has it; with `--all` that is an error.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

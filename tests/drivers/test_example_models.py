@@ -1,7 +1,5 @@
 """The example models on the driver at hand against onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

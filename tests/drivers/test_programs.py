@@ -1,7 +1,5 @@
 """Programs of every row of the device table, on the driver at hand, against the interpreter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace

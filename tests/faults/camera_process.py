@@ -1,7 +1,5 @@
 """Two cameras in a process of their own, until stdin closes; for faults that take a process."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.faults.cameras import Cameras

@@ -1,7 +1,5 @@
 """Two cameras at 20 Hz in a thread, on real rings; each thing that can go wrong is an attribute."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A limit of memory for the daemon and a neighbour: of a cgroup, or of the neighbour by itself."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What arrives from the daemon: each message with its time, kept for the test or the soak."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

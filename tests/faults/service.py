@@ -1,7 +1,5 @@
 """The daemon's process and what systemd would be to it: restarts, notifications, the watchdog."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

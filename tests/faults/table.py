@@ -1,7 +1,5 @@
 """The table of docs/faults.md as data: the bounds and log lines that tests and soak hold to."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows about the device and the model on it: errors, hangs, values; alone and with a fallback."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

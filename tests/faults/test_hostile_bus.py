@@ -4,8 +4,6 @@ The camera goes as fast as the daemon: the next frame comes when the one before 
 that the daemon looks at each message and each state of a ring, one of each service with a frame.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """The cameras of a car by VisionIPC, their packets on rings of messages, as openpilot has them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A daemon with its cameras, its car and a listener, each real, in a directory of its own."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

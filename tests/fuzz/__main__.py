@@ -9,8 +9,6 @@
 Ends with 1 where something was wrong. What is printed of it finds it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """What a generator makes: programs to schedule, what they are given, what must come of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

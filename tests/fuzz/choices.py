@@ -1,7 +1,5 @@
 """Kind `choices`: loops that nobody would choose, and Winograd's convolution wherever it exists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

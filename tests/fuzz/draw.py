@@ -1,7 +1,5 @@
 """The choices that one seed makes for a random program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar

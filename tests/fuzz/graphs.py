@@ -1,7 +1,5 @@
 """Kinds `graphs` and `state`: programs of every type on a target, against the interpreter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Runs many programs on several processes; each that is wrong is told with its name."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

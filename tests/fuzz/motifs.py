@@ -4,8 +4,6 @@ Each is a step like those of `steps`, of several operations at once; some add ou
 states whose old and new values the program goes on with.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

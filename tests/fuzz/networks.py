@@ -4,8 +4,6 @@ Sizes leave remainders: reductions are hoisted, rows are staged in private
 arrays, and lanes and blocks do not divide sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -7,8 +7,6 @@ Scales are powers of two, of which all is exact and ties are many, or any; some 
 saturate. Bytes are of both types, with zero points at the ends of the type too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from typing import Any, Final, NamedTuple

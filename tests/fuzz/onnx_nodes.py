@@ -6,8 +6,6 @@ What onnxruntime itself gets wrong is not drawn: reductions of empty axes, SAME 
 beyond the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The single steps of random programs: one operation on a value of any type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 Reports of runs on other processors are compared by `--same-as`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A few programs of each kind; and that the fuzzer finds what is wrong, and says which it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What random programs reach, and what holds of every one of them besides its values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

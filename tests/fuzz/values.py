@@ -1,7 +1,5 @@
 """Values that programs are given: what decides exactly, what hurts, what is usual."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

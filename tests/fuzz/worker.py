@@ -1,7 +1,5 @@
 """A process that runs programs for `hunt`: what a driver does to it ends nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -7,8 +7,6 @@ Needs an OpenCL driver and no network. A driver that no file of /etc/OpenCL/vend
 for this run. Results are OUTPUT/report.json and report.md. Exit code 1: a result is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import os

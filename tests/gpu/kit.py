@@ -9,8 +9,6 @@ One folder for each architecture, for one version of Python. No OpenCL loader is
 wheel has one inside.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 python -m tests.gpu.measure ARTIFACT [OTHER] [--device D]       one JSON object
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What a run does, in which order, and how its time is shared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final

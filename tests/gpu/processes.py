@@ -1,7 +1,5 @@
 """Commands of a run, each within a limit; how they ended and what they said is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The report of a run as Markdown, and whether something failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

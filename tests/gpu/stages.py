@@ -1,7 +1,5 @@
 """The stages of a run: each fills its part of the report, and is cut when its time is over."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

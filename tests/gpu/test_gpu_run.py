@@ -1,7 +1,5 @@
 """The run for GPUs: what counts as wrong, what is cut, and that a kit has all that it imports."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

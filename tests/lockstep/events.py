@@ -1,7 +1,5 @@
 """The two events of an endpoint in each generation, as `cereal.lock_step` waits for them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import select

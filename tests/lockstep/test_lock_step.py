@@ -1,7 +1,5 @@
 """In lock step the process says what the same loop says inside one process, frame by frame."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import closing
 from pathlib import Path

@@ -5,8 +5,6 @@ into a log of its own. It is killed with SIGKILL at a random time. What the log 
 reach up to one second before the kill; before that nothing may be missing.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Damages logs at random and reads them: nothing but the documented errors may come of it."""
 
-from __future__ import annotations
-
 import bz2
 import resource
 import struct

@@ -1,7 +1,5 @@
 """Fields of the three messages by hand; the bytes of modelV2 that are patched instead of filled."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

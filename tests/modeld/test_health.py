@@ -1,7 +1,5 @@
 """The health message and its facts: what it says of loop, model, process and machine."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """Every hostile message is looked at, rejected or taken, and costs no memory that stays."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -7,8 +7,6 @@ Python's audit hooks see of files below the store: openings, makings, renamings,
 of mode.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Metrics: what a reader finds in their file, where it cannot be written, figures and sensors."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

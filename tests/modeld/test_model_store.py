@@ -1,7 +1,5 @@
 """The store of models: what it refuses, and that it is whole whatever interrupts a command."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

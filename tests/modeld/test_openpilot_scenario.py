@@ -7,8 +7,6 @@ but its parameters: no calibration, so everything is published, and marked inval
 runs after drops gets a calibration too, or validity would say nothing of the drops.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """The daemon's own process: what it says, publishes and loads, and how it stops and reloads."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing

@@ -12,8 +12,6 @@ Examples:
     python -m tests.mutants --only modeld --limit-s 300
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -7,8 +7,6 @@
 Texts, annotations and arguments of raised errors are left alone: no test should pin them down.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from collections.abc import Iterator

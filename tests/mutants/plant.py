@@ -5,8 +5,6 @@ quick ones. A fault in a function runs the tests that met its probe; one of a wh
 tests whose files import that module, directly or not.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

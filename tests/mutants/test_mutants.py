@@ -1,7 +1,5 @@
 """Faults that are planted: what they are, which tests meet them, and what is said of them."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -4,8 +4,6 @@ Of one kind each: "node" (single operators, made by code), "simple", "pytorch-op
 "pytorch-converted" (files), "light" (known networks with made-up weights).
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A seeded part of the suite with something of every operator: `--onnx-sample N --onnx-seed S`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 

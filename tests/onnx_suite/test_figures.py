@@ -1,7 +1,5 @@
 """The figures, the table and the sample themselves: what counts as what, and which are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

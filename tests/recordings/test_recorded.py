@@ -3,8 +3,6 @@
 They run under layer.c, in a process of their own: tests/runtime/test_recording.py.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """Fresh processes of tests that are about what a process finds when it starts, and what it says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

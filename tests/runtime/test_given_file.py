@@ -1,7 +1,5 @@
 """Files that somebody named: what is none is refused without being opened."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The device's memory: inputs and outputs in the host's, inputs given in part, images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Numbers in text: what Python's own functions take beside them is refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

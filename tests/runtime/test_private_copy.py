@@ -1,7 +1,5 @@
 """What runs does not depend on the artifact's file: it is changed and cut in place."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

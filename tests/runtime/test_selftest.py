@@ -4,8 +4,6 @@ The program is that of `tiny`, and what it must give is computed here by hand. A
 real device: what the compiler of a broken driver would have made is a binary of another source.
 """
 
-from __future__ import annotations
-
 import functools
 import struct
 from collections.abc import Callable

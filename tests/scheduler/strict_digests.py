@@ -7,8 +7,6 @@ runs on this machine's processor, as PoCL knows it (MODELD_POCL_CPU); rows and p
 one digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

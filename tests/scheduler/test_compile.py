@@ -1,7 +1,5 @@
 """`modeld compile` and `modeld exec` on whole models: numbers, and files of no use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

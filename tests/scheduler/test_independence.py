@@ -1,7 +1,5 @@
 """Compiling A and then B gives the bytes of compiling B alone, whatever of A is still alive."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

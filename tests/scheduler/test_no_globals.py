@@ -3,8 +3,6 @@
 What may stay is named here with its reason (docs/adr/0034-cache-of-schedules.md).
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

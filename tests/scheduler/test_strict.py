@@ -1,7 +1,5 @@
 """Strict numerics: the same bytes on every row and processor, and the order that they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

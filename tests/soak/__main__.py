@@ -3,8 +3,6 @@
 The same seed gives the same faults at the same times.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The report of a soak, in Markdown."""
 
-from __future__ import annotations
-
 import platform
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a soak disturbs and when, and what it takes for a broken promise, or for the machine's."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

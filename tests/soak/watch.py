@@ -1,7 +1,5 @@
 """The invariants of a soak, judged once it is over on all that was heard, and while it goes on."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What nobody should send on the bus, repeatably: messages and rings of every wrong kind."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Which cases of a table the quick tests run; the others are slow, and run in `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

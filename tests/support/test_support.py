@@ -1,7 +1,5 @@
 """What tests build once, which of them are quick, and which of the slow ones are sampled."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

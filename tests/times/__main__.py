@@ -8,8 +8,6 @@ Examples:
     python -m tests.times build/times --files 40 --tests 20
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

@@ -6,8 +6,6 @@ cause. Causes are sampled: every few milliseconds the stack of the main thread i
 since the sample before counts for the innermost frame that the table knows.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Command lines for tests over all commands, made from what their parsers take."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Iterator, Mapping

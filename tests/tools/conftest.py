@@ -1,7 +1,5 @@
 """What tests of the tools share: commands in this process, and small artifacts and videos."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

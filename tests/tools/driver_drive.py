@@ -1,7 +1,5 @@
 """A short rendered drive with a driver camera, a lost road frame and a recorded driverStateV2."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cereal.log_reader import read_log, read_log_bytes

@@ -1,7 +1,5 @@
 """Messages for tests of commands: made, damaged, and sent again and again on a bus."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

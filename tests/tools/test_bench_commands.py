@@ -1,7 +1,5 @@
 """`modeld bench` in its other modes: against peers, the roofline, the bus, the daemon process."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json

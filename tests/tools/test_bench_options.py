@@ -1,7 +1,5 @@
 """`modeld bench`: which options each measurement takes, ONNX files, durations and phases."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

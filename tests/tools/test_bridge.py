@@ -1,7 +1,5 @@
 """Services carried from one bus to another: when, in which order, and where they are not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The ``modeld`` command as a process and as a function."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """No command replaces what it reads, or puts anything into it: one test over the whole table."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Iterator

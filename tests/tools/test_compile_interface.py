@@ -1,7 +1,5 @@
 """`modeld compile` tells what its files are: driving, driver monitoring, a half, or another."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

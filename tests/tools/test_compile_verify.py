@@ -1,7 +1,5 @@
 """`modeld compile` with --verify, --bind, --constant and --tune: what is said, written, refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

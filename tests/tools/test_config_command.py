@@ -1,7 +1,5 @@
 """`modeld config`, and how `modeld run` takes its settings and says what it does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The demo's processes on a real bus, with an artifact that is written by hand."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

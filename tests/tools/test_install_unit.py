@@ -1,7 +1,5 @@
 """The systemd units: what is written, what is refused, what systemd says of them."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -1,7 +1,5 @@
 """The example models: equal bytes for equal seeds, the published interface, plausible numbers."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """The command models: what it prints, what it refuses, and who it asks before it switches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The models of the benchmarks in halves and in eight bits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

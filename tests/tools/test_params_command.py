@@ -1,7 +1,5 @@
 """`modeld params`: the directory in force, and what is in it in words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

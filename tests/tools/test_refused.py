@@ -1,7 +1,5 @@
 """What commands on drives and logs refuse: each says it in one line, and leaves nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

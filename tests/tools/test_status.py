@@ -1,7 +1,5 @@
 """``modeld status``: what is healthy, what is said, and the exit codes; on a real bus."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

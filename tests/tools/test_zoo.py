@@ -1,7 +1,5 @@
 """Every path that a command takes is fed with what nobody means to give: `tests.tools.zoo`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

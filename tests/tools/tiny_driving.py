@@ -4,8 +4,6 @@ It lets the tools be tested without the compiler. Vision and policy answer with 
 bends a little with the frame's brightness and with the number of frames seen since the reset.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ A command line runs in a child of this process, with a limit of time and memory,
 directory, and on request as a user who may read nothing that is not meant for everybody.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import importlib

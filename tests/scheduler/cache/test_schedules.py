@@ -1,7 +1,5 @@
 """The cache of schedules: a hit is what compiling gives, and whatever changes is a miss."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Where a program and its reference differ, float64 decides: for us, and against us."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models in double precision: the evaluator is double inside, and has the operators right."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

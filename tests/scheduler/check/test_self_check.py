@@ -1,7 +1,5 @@
 """The self-check finds what is wrong, passes what is right, and says what it could not tell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

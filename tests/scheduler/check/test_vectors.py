@@ -1,7 +1,5 @@
 """The self-test that the compiler makes: programs of every kind pass it, others do not."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 from pathlib import Path

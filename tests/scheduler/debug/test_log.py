@@ -1,7 +1,5 @@
 """Stages, the DEBUG ladder, VIZ: what the compiler tells about itself."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

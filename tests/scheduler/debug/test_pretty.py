@@ -1,7 +1,5 @@
 """Text of graphs, bodies and loops: each line of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops

@@ -1,7 +1,5 @@
 """The page: sound, self-contained, deterministic, small enough."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of the rows of the device table: what is decided by cost follows from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scheduler.device.spec import SPECS

@@ -1,7 +1,5 @@
 """Kernels for GPUs and for images: the same numbers as everywhere, on whatever device is here."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

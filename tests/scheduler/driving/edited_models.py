@@ -1,7 +1,5 @@
 """Models of a revision, changed as a test asks: inputs, heads, checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

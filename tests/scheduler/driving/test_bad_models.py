@@ -1,7 +1,5 @@
 """Models that are no driving model, or not that of an interface: one line says all of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace

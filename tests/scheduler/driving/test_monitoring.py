@@ -1,7 +1,5 @@
 """Driver monitoring: models are recognised, and the program equals numpy and onnxruntime."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

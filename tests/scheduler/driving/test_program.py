@@ -3,8 +3,6 @@
 Queues and images are compared bit by bit, output vectors within 1e-4 of the largest value.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which interface models have: declared, known or fitting; and what is said of other models."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from itertools import dropwhile, permutations, takewhile

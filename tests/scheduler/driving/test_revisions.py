@@ -1,7 +1,5 @@
 """The table of revisions: widths as published, rules row by row, and files that are wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """The megakernel computes what its kernels compute when they are launched one by one."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

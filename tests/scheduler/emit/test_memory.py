@@ -1,7 +1,5 @@
 """Where values lie: nothing alive is overwritten, results in place are right, reuse pays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

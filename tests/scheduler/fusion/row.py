@@ -1,7 +1,5 @@
 """One row of the table of fusion: a program, and what it takes at most."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial

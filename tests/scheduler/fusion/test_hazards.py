@@ -6,8 +6,6 @@ All values are small whole numbers: whatever the order of a sum, results are exa
 written once, for what `Tensors` gives, and for arrays of numpy that have the same methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from inspect import signature

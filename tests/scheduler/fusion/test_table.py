@@ -3,8 +3,6 @@
 Of some rows also the fewest operations for an element; and where other programs are cut.
 """
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

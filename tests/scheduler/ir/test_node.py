@@ -1,7 +1,5 @@
 """Nodes and what they are kept in: shared, told apart, in order, and let go."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

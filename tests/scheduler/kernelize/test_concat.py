@@ -1,7 +1,5 @@
 """Values computed from joins are computed slice by slice: nothing is selected, numbers stay."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Fusion of finished kernels: what becomes one, what must not, and that values stay right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Kernels over the limits are split, and still compute the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

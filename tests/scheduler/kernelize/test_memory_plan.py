@@ -1,7 +1,5 @@
 """The arena: buffers alive together never share a byte; and the check of whole artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any

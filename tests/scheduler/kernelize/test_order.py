@@ -1,7 +1,5 @@
 """What becomes a kernel, and the order kernels run in: dependencies, states, the least memory."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Kernels whose code cannot be generated are computed as several, in the real pipeline."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """States: which version is read, when it is written, and where."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tensors whose loops are looked at, and the jobs of a search that hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Kernels that hand rows to each other run band by band, where caches do not hold what they do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

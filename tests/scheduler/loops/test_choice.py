@@ -1,7 +1,5 @@
 """Choices of loops: their text, and that none of them changes what a kernel computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What the code generator for CPUs makes of loops: text where it matters, and the same numbers."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace

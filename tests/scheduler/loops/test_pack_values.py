@@ -1,7 +1,5 @@
 """Operands of contractions of two values are packed where lanes would run across the sums."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

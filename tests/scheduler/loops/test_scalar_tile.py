@@ -1,7 +1,5 @@
 """Results without lanes of their own: their register tile, and the end of their sums."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from unittest import mock

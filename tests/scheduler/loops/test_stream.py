@@ -1,7 +1,5 @@
 """Kernels without reductions move cache lines, or all that a concat puts beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The register tile, and the steps of work-items: each result is computed, and by one of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from math import prod

@@ -1,7 +1,5 @@
 """Small ONNX models, good and bad, and what becomes of them: refused, interpreted, compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators that take kernels written by hand where they are large, on a device and interpreted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks of the benchmarks, and as exporters write them, against onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Every translator against onnxruntime: one node, seeded inputs, given at run time and folded."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

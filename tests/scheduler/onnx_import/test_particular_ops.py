@@ -1,7 +1,5 @@
 """What the operator cases cannot say: accuracy, cost, large values, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

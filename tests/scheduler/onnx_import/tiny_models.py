@@ -1,7 +1,5 @@
 """ONNX models of a few nodes, with the inputs and outputs that a test asks for."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from collections.abc import Mapping, Sequence

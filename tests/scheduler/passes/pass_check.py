@@ -1,7 +1,5 @@
 """What the tests of graph passes share: run a pass, and compare values before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 

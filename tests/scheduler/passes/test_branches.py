@@ -1,7 +1,5 @@
 """Sums over concats, part by part, and branches over stacked weights, as one: the same values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Passes on quantised numbers: tables, moves as bytes, floats where there are no dot products."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rules of canonicalize: tensors of one value, operands that cancel, gathers of known rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact halves: what a kernel has in a register is what another one reads from memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums over one chosen row become loads of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 Weights of 8 bits are found where they are exact, kept as such, and computed with as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Slices and gathers move towards what they read: what nobody reads is not computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

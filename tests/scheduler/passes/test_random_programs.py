@@ -1,7 +1,5 @@
 """Random programs keep their values, whatever pass runs on them, and all passes together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

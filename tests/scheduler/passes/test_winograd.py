@@ -1,7 +1,5 @@
 """Convolutions by Winograd's F(2x2, 3x3): which are taken, the same values, on the device too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs on the device against the interpreter: their inputs, and how results are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Each test is one program of all its types, one element at a time and in whole vectors with a rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 

@@ -4,8 +4,6 @@ All small programs are compiled as one. Where sums are compared that the code ge
 wrong, values are small whole numbers: whatever the order, their sums are exact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Programs of a few tensors, scheduled, emitted as an artifact, and run on the OpenCL device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels written by hand: what is refused of them, and where the compiler shows and keeps them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The eager contract of Tensor: schedule, kernelize, realize, and what becomes of handles."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -3,8 +3,6 @@
 There is a CPU behind the driver here, which runs the same kernels; nothing is said of speed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A toolchain without a compiler: a script in the place of qemu that behaves as a kernel asks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tools.adreno.logs import LOOP

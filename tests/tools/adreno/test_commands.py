@@ -1,7 +1,5 @@
 """`modeld inspect --adreno` and fetching, where something is missing: one line each."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import platform

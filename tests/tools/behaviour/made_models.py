@@ -1,7 +1,5 @@
 """A modelV2 and its truth written by hand: straight curves, known at any place."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

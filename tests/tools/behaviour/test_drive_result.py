@@ -1,7 +1,5 @@
 """Closed-loop results compared, as `modeld compare A.json B.json` does."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a change does to the drive, in one sentence and a few rows for people."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

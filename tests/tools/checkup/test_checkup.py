@@ -1,7 +1,5 @@
 """Parts of `modeld doctor`: sensors and drivers of a made-up system, scrubbing, and failures."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Programs for the closed loop, hand-written and of random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The moving picture of a drive: an animated WebP of a known number of pictures, and bounded."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.closed_loop import scenes as clip

@@ -1,7 +1,5 @@
 """The daemon's own code in the loop: an oracle drives well through it, a blind model does not."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`modeld drive` as a user runs it: figures, gates, processes, and one line for what cannot be."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing

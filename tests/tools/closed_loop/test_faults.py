@@ -1,7 +1,5 @@
 """Planted faults disturb what they say; what cameras saw is painted again and compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a live drive leaves: segments of a device, with pictures that are painted again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -4,8 +4,6 @@ A small part of `make drives`, with the same bounds. That a model of random weig
 is a test of `test_daemon_driver`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The simulation without a model: hand-overs, what is noted, how well an expert drives in it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

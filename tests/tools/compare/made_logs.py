@@ -1,7 +1,5 @@
 """Outputs of a daemon written by hand: smooth functions of the frame id, changed where asked."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable

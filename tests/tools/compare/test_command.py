@@ -1,7 +1,5 @@
 """`modeld compare`: what it prints, writes and exits with; tolerances, and gates in metres."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 import xml.etree.ElementTree as ET

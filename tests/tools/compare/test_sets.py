@@ -1,7 +1,5 @@
 """``modeld compare DIR DIR`` and ``--table``: logs of several drives, and of several models."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

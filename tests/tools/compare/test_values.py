@@ -1,7 +1,5 @@
 """What differs inside messages of the same frame."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ Whatever is wrong with them, what comes of it is frames, or one error of a known
 them.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import functools

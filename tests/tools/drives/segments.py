@@ -4,8 +4,6 @@ Each picture carries its frame id and its camera as light and dark blocks, so th
 the pixels which frame it was given, whatever log and file say.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable, Sequence

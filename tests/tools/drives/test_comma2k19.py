@@ -1,7 +1,5 @@
 """Segments of comma2k19: formulas against hand numbers, a generated segment, and a real one."""
 
-from __future__ import annotations
-
 import math
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The messages of a drive: their order, their moments, and what older software wrote."""
 
-from __future__ import annotations
-
 import logging
 import random
 import struct

@@ -1,7 +1,5 @@
 """Numbers written into recorded messages, compared with what a reader says."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Segments that hold what devices upload: a qlog and the small pictures of the road camera."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """An example of each revision: names, shapes, types, slices and heads; equal bytes for seeds."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from pathlib import Path

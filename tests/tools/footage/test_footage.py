@@ -1,7 +1,5 @@
 """Errors of made-up curves, by hand, pixels on a level road, and the references of kept labels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

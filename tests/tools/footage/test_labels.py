@@ -1,7 +1,5 @@
 """The kept labels make sense, and files of labels that do not are refused in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

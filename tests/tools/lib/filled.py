@@ -4,8 +4,6 @@ Knows nothing of `tools.messages.message_values`, which is tested with it: what 
 said as a tuple of names and indices.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """From counts to times: the factor's mean and interval, computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

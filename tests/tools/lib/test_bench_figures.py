@@ -1,7 +1,5 @@
 """The sums behind the benchmarks: blocks and ratios, rooflines, levels of memory, the report."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The pinhole camera of pictures, and the camera of a video that is given in a file."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

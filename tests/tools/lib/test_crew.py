@@ -1,7 +1,5 @@
 """Crews of processes: what they send arrives, and their end, wanted or not, is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """When in a drive an event lies, and where the drive lies in its route: one answer everywhere."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

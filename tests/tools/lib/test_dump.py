@@ -1,7 +1,5 @@
 """``modeld inspect`` on logs: the table, and messages as JSON lines, CSV and npz."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Which kind a file is, by the rules of the formats: what commands and the reader of logs go by."""
 
-from __future__ import annotations
-
 import bz2
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What somebody named is read once, whatever it has become meanwhile."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

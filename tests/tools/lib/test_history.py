@@ -1,7 +1,5 @@
 """Histories of figures: appended whole, read with mistrust, judged by their own past."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

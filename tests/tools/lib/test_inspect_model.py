@@ -1,7 +1,5 @@
 """`modeld inspect model.onnx`: everything that is in a model, also one that cannot be compiled."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """`modeld inspect --schedule` and `--viz`, on a program small enough to check by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

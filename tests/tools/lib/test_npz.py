@@ -1,7 +1,5 @@
 """Files of arrays: the bytes of numpy's own writer, and names that it takes for its keywords."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers of the command line: every numeric option of every command has bounds."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 

@@ -1,7 +1,5 @@
 """Tables of options that do not go together."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.errors import UsageError

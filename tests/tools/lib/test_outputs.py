@@ -1,7 +1,5 @@
 """Outputs that would destroy something are refused before any work is done."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Fields of the live view: which there are, what they are called, what they hold; layouts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

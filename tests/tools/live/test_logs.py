@@ -1,7 +1,5 @@
 """Logs and drives as the live view reads them: entered anywhere, damaged, without answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Parts of the live view: rows, cameras, what is projected, who watches at whose pace."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """`modeld view` as a process: who may watch, who stalls, what comes and goes, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

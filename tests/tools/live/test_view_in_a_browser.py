@@ -1,7 +1,5 @@
 """The live view in a real browser: live and from a log, by keys and for screen readers."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

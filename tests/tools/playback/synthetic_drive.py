@@ -4,8 +4,6 @@ Buffers are filled again after ``KEPT_MOMENTS`` moments, as real drives do, and 
 what keeps a frame without copying it shows in the outputs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a player sends, on a clock set by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Live replay: the real daemon process on a real bus, and what is made of what it said."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Deterministic replay: the daemon over drives with gaps, one camera or two, twice the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """The player: pace on a clock set by hand, and stamps after jumps."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """The daemon of a drive that is played: its car, its cameras, and the command that is printed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What a player sends and where: services, moved messages, real rings on a real bus."""
 
-from __future__ import annotations
-
 import random
 import threading
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """``modeld replay`` from video to log and report, with artifacts of each kind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

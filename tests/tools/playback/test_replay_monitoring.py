@@ -1,7 +1,5 @@
 """``modeld replay --monitoring``: the loop of driver monitoring over a segment's driver camera."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``modeld replay`` of recorded segments: what was recorded comes out, whatever is read or lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``modeld replay`` of several drives and models: what is kept, what is refused, what is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The same rendered drive in full and as devices upload it, through the model of tools/models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

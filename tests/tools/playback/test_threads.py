@@ -1,7 +1,5 @@
 """The threads of a replay: one reads ahead, one writes the log; none is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Regressions in this process: of the hand-written program, and of the planted one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -4,8 +4,6 @@ Everything is made once in a run, by the real compiler, renderer and regression;
 is a fault in the real code or in the models, never in what judges it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the pool's tests have workers do: functions of a module, since workers import them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

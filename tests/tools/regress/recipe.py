@@ -6,8 +6,6 @@ stood in for. By hand, with packages from the registry and all times: ``python -
 tests.tools.regress.recipe``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """``modeld regress --against``: another training is judged by the old one, in metres."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What manifests say for --bisect: weights by their values, kernels by their texts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Regression on a Dask cluster of this machine: every drive once, whatever dies, the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

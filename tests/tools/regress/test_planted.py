@@ -3,8 +3,6 @@
 In a hand-written program on a drive of nine frames, and in a compiled one on a rendered drive.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Faults in the program: each is caught, and --explain names the kernel that has it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Drives in processes that die, hang and are interrupted: each exactly one result."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

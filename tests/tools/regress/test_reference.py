@@ -1,7 +1,5 @@
 """Reference files, who may write them, and messages in them as steps of their tolerance."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import math

@@ -1,7 +1,5 @@
 """``modeld regress``: planted changes are caught, named and accepted, or judged in metres."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

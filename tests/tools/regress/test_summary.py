@@ -1,7 +1,5 @@
 """What `modeld regress` tells programs: JUnit, Markdown, error lines; shards, drives, commits."""
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The timing gate: its decision by hand-made figures, and real processes beside a busy one."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess

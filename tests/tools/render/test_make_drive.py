@@ -1,7 +1,5 @@
 """`modeld make-drive`: real segments, read back by the code that reads recorded ones."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

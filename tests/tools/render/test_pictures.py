@@ -1,7 +1,5 @@
 """Rendered pictures against the ground truth beside them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

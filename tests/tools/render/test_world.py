@@ -1,7 +1,5 @@
 """The rendered world: figures against the formulas they stand for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The target of a road that is straight and level, with one line or with a car in a lane."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from modeld.constants import LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH, X_IDXS

@@ -1,7 +1,5 @@
 """Where lines, cars and the way are looked for in pictures, and what a mirror makes of a sample."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `modeld train` refuses, in one line, and how a training goes on as the one that began."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Samples are painted into a ring, drawn from it whole, and no more often than is said."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

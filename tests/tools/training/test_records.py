@@ -1,7 +1,5 @@
 """What a training keeps and tells: history, curves, card, drives, sizes, and that it diverges."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import nullcontext

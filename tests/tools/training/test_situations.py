@@ -1,7 +1,5 @@
 """Painted moments and drives: worlds, cars, what is true of a moment, and how cars swerve."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

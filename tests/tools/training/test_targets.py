@@ -1,7 +1,5 @@
 """Targets and outputs: their order, their scaling, their rounding, and figures of their errors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The gates that compare two trainings: both ways, on figures that the commands print."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

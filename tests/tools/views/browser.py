@@ -3,8 +3,6 @@
 Nothing is put into the pages: their elements are measured and their pictures taken from outside.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """`modeld export --mcap`: read back by the format's own reader, checked against its schemas."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import io

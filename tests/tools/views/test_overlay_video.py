@@ -1,7 +1,5 @@
 """The overlay video: what is drawn, where, and what comes out of the encoder."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path

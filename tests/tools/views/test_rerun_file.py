@@ -1,7 +1,5 @@
 """Recordings for rerun: read back by the package itself, where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections import Counter

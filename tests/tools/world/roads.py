@@ -1,7 +1,5 @@
 """Roads whose geometry is known by heart, and drives of a car that does at once what it is told."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

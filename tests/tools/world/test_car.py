@@ -1,7 +1,5 @@
 """The simulated car: its place on the road, delays, limits and messages, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The expert: plans of known roads by hand, how it drives, and how cars choose their speed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures of the simulated world against the truth beside them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Roads: their curves, lanes and patterns against their definitions, and what random ones have."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

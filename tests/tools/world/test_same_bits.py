@@ -4,8 +4,6 @@ Their digests stand in tests/golden, since recorded drives and what a training s
 seed alone: a change that draws other worlds should say so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

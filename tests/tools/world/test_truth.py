@@ -1,7 +1,5 @@
 """What is true of a moment, by hand: lines, leads, desires; and the cars that drive around."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lenses and where the world is in their pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

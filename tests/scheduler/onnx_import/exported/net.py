@@ -1,7 +1,5 @@
 """A writer of ONNX graphs node by node, with the habits of exporters as switches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """One node with its inputs: how the operator cases of this package are written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
