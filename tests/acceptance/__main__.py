@@ -108,13 +108,7 @@ def _drive(run: Run, model: Path | None, directory: Path) -> bool:
 
 
 def result_of(run: Run, directory: Path, sha256: str) -> Done | None:
-    """Return what came of a run; None: it was not done, or with another trained model.
-
-    Args:
-        run: which.
-        directory: of the results.
-        sha256: of the trained model's artifact.
-    """
+    """Return what came of a run; None: it was not done, or with another trained model."""
     path = directory / f"{run.name}.json"
     if not path.exists():
         return None

@@ -102,11 +102,7 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
 
 
 def chosen(runs: Iterable[Run], names: Iterable[str]) -> tuple[Run, ...]:
-    """Return the runs of these names; all where there is none.
-
-    Raises:
-        ValueError: there is no such run.
-    """
+    """Return the runs of these names; all where there is none."""
     by_name = {run.name: run for run in runs}
     wanted = list(dict.fromkeys(names)) or list(by_name)
     for name in wanted:

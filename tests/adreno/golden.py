@@ -120,11 +120,7 @@ def _slots(record: Record) -> float:
 
 
 def read(name: str) -> dict[str, Record]:
-    """Return golden figures by their name.
-
-    Raises:
-        GoldenError: they are missing, damaged, or of another compiler.
-    """
+    """Return golden figures by their name."""
     path = FOLDER / f"{name}.json"
     remedy = "write them with --update --reason TEXT"
     try:

@@ -22,11 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def git(*arguments: str, root: Path = ROOT) -> list[str]:
-    """Return the file names that a command of git lists.
-
-    Raises:
-        SystemExit: git refuses; says what it said.
-    """
+    """Return the file names that a command of git lists."""
     done = subprocess.run(
         ["git", *arguments, "-z"],  # noqa: S607 - whichever git the developer uses
         cwd=root, capture_output=True, check=False,

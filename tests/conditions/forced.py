@@ -193,11 +193,7 @@ _CLONE_NEWNS = 0x20000
 
 
 def _in_own_mounts(mounts: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that gives its process mounts of its own, and then makes some.
-
-    Raises:
-        Unavailable: this user may not.
-    """
+    """Return a function that gives its process mounts of its own, and then makes some."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter() -> None:

@@ -78,11 +78,7 @@ def _said(machine: Machine) -> Machine:
 
 
 def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> None:
-    """Follow the page, and check the service where it runs.
-
-    Raises:
-        DeployError: a command failed, or the service did something else.
-    """
+    """Follow the page, and check the service where it runs."""
     wheel = build_wheel(scratch)
     machine.put(wheel, wheel.name)
     machine.put(model, "driving.pkl")

@@ -39,11 +39,7 @@ class Arrivals:
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    """Wait until something holds.
-
-    Raises:
-        DeployError: it did not in time.
-    """
+    """Wait until something holds."""
     if not waiting.until(holds, seconds, pause_s=0.05):
         raise DeployError(f"expected within {seconds:g} s: {what}")
 
@@ -63,11 +59,7 @@ class Checks:
         self._say = say
 
     def all(self) -> None:
-        """Ask everything, in an order that leaves the service stopped.
-
-        Raises:
-            DeployError: the service did something else.
-        """
+        """Ask everything, in an order that leaves the service stopped."""
         self.runs_without_a_camera()
         self.publishes()
         self.comes_back_after(signal.SIGKILL, "kill -9")

@@ -72,11 +72,7 @@ class Machine(Protocol):
 
 
 def checked(command: list[str], *, timeout_s: float = 300, **options: object) -> str:
-    """Run a command and return what it printed on both streams.
-
-    Raises:
-        DeployError: it failed or took too long.
-    """
+    """Run a command and return what it printed on both streams."""
     try:
         done = subprocess.run(  # type: ignore[call-overload]  # options are passed through
             command,

@@ -38,11 +38,7 @@ class Step:
 
 
 def steps(text: str | None = None) -> list[Step]:
-    """Return the commands of the page.
-
-    Raises:
-        ValueError: a mark is unknown, or has no block of code behind it.
-    """
+    """Return the commands of the page."""
     found: list[Step] = []
     section = ""
     lines = iter((text or PAGE.read_text(encoding="utf-8")).splitlines())

@@ -26,11 +26,7 @@ EVERY = 500  # programs between two lines of progress
 
 
 def parse_name(text: str) -> list[Name]:
-    """Return the names of KIND/ROW:SEED~STEPS; without a row one for each of the kind's.
-
-    Raises:
-        ValueError: it is no such text.
-    """
+    """Return the names of KIND/ROW:SEED~STEPS; without a row one for each of the kind's."""
     where, _, number = text.partition(":")
     kind, _, row = where.partition("/")
     seed, _, steps = number.partition("~")

@@ -58,13 +58,7 @@ def single_steps(name: Name, kinds: Sequence[dt.DType] = KINDS) -> Program:
 def situations(
     name: Name, first: Sequence[Step] = (), kinds: Sequence[dt.DType] = KINDS
 ) -> Program:
-    """Return a program of situations that decide what is fused, with states.
-
-    Args:
-        name: its seed decides everything.
-        first: steps before those that are drawn.
-        kinds: types of new values.
-    """
+    """Return a program of situations that decide what is fused, with states."""
     draw = Draw(name.seed)
     profile = draw.pick(PROFILES)
     p = Program(draw, SPECS[name.row].float64, profile, stateful=True, kinds=kinds)

@@ -63,11 +63,7 @@ class Worker:
         self._log = self.directory / f"worker-{self.number}.log"
 
     def run(self, names: Sequence[Name], seconds: float) -> list[Outcome]:
-        """Run programs of one kind and target.
-
-        Raises:
-            DiedError: the process ended, or took longer than it may.
-        """
+        """Run programs of one kind and target."""
         if self._pipe is None:
             self._start()
         assert self._pipe is not None

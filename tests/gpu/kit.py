@@ -75,11 +75,7 @@ Exit code 1: a result is wrong.
 
 
 def make_kit(directory: Path, architecture: str, version: str) -> Path:
-    """Make the folder of an architecture, beside its place and renamed.
-
-    Raises:
-        subprocess.CalledProcessError: pip or git failed.
-    """
+    """Make the folder of an architecture, beside its place and renamed."""
     kit = directory / f"{architecture}-cp{version.replace('.', '')}"
     new = kit.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)

@@ -60,12 +60,7 @@ def changeable(tree: ast.Module) -> set[str]:
 
 
 def state(tree: ast.Module, classes: frozenset[str] = frozenset()) -> set[str]:
-    """Return what a module keeps: tables, counters, locks, context variables, cached functions.
-
-    Args:
-        tree: of the module.
-        classes: of which objects can be changed.
-    """
+    """Return what a module keeps: tables, counters, locks, context variables, cached functions."""
     changed, declared, found = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript):

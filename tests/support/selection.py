@@ -10,11 +10,7 @@ T = TypeVar("T")
 
 
 def quick_cases(cases: Iterable[T], *quick: T) -> list[ParameterSet]:
-    """Return cases for `parametrize`: all but the `quick` ones are marked as slow.
-
-    Raises:
-        ValueError: a quick case is none of the table's, so that a new name cannot be forgotten.
-    """
+    """Return cases for `parametrize`: all but the `quick` ones are marked as slow."""
     listed = list(cases)
     unknown = [case for case in quick if case not in listed]
     if unknown:

@@ -104,12 +104,7 @@ def make_kinds(place: Path) -> None:
 
 
 def make_zoo(place: Path, kinds: Path) -> list[Beast]:
-    """Fill a directory and return what is in it.
-
-    Args:
-        place: an empty directory.
-        kinds: as `make_kinds` fills it.
-    """
+    """Fill a directory and return what is in it."""
     (place / "a-directory").mkdir()
     (place / "a-store").mkdir()
     if os.geteuid() == 0:  # only its owner may write to it, and root may everywhere

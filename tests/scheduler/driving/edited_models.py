@@ -33,15 +33,7 @@ def proto_of(
     width: int | None = None,
     checkpoint: str = "",
 ) -> onnx.ModelProto:
-    """Return a model with the interface of a part, but for what is named; None takes it away.
-
-    Args:
-        part: of a revision without states.
-        inputs: shapes that differ.
-        slices: heads that lie elsewhere.
-        width: of the output.
-        checkpoint: of the metadata; "" for none.
-    """
+    """Return a model with the interface of a part, but for what is named; None takes it away."""
     shapes = {n: shape for n, (shape, _) in part.inputs.items()} | dict(inputs or {})
     heads = dict(part.slices) | dict(slices or {})
     proto = mixer(

@@ -53,9 +53,9 @@ def test_a_recovery_begins_where_it_says(seed: int) -> None:
 
 
 def test_the_expert_keeps_its_lane() -> None:
-    figures = figures_of([expert_track("lane-keeping", seed, 400.0) for seed in range(3)])
-    assert figures.km == pytest.approx(1.2, abs=0.01)
-    assert (figures.departures, figures.collisions, figures.completed) == (0, 0, 3)
+    figures = figures_of([expert_track("lane-keeping", seed, 300.0) for seed in range(2)])
+    assert figures.km == pytest.approx(0.6, abs=0.01)
+    assert (figures.departures, figures.collisions, figures.completed) == (0, 0, 2)
     assert figures.offset_mean_m is not None
     assert figures.offset_mean_m < 0.05
     assert figures.offset_p99_m is not None
@@ -107,7 +107,7 @@ def test_who_never_steers_leaves_the_lane() -> None:
 
 
 def test_the_same_seed_is_the_same_drive_on_no_road_of_training() -> None:
-    one, two, other = (expert_track("lane-keeping", s, 150.0).samples for s in (5, 5, 6))
+    one, two, other = (expert_track("lane-keeping", s, 60.0).samples for s in (5, 5, 6))
     assert np.array_equal(one, two)
     assert not np.array_equal(one[:50], other[:50])
     assert make_trial(STANDARD, 0, 100.0).world.seed == FIRST_WORLD
@@ -179,8 +179,8 @@ def test_a_selection_drives_each_scenario_from_seed_to_seed() -> None:
     assert [one.name for one in scenarios_named(["rain", "night", "rain"])] == ["rain", "night"]
     with pytest.raises(UsageError, match="--scenario snow: expected one of lane-keeping, "):
         scenarios_named(["snow"])
-    selection = Selection(scenarios_named(["recovery", "rain"]), seed=3, drives=2, length_m=60.0)
+    selection = Selection(scenarios_named(["night", "rain"]), seed=3, drives=2, length_m=60.0)
     drives = expert_drives(selection)
     found = [(d.track.trial.scenario.name, d.track.trial.seed) for d in drives]
-    assert found == [("recovery", 3), ("recovery", 4), ("rain", 3), ("rain", 4)]
+    assert found == [("night", 3), ("night", 4), ("rain", 3), ("rain", 4)]
     assert all(drive.frames > loop.RUN_UP_TICKS // 5 for drive in drives)

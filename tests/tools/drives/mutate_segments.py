@@ -65,11 +65,7 @@ class Mutator:
 
 
 def play(root: Path, kind: str, seed: int) -> str:
-    """Play whatever is there; return what came of it.
-
-    Raises:
-        Exception: of any type but those of this project: that is a defect.
-    """
+    """Play whatever is there; return what came of it."""
     options = DriveOptions(data_dir=root, driver_camera=seed % 7 == 0, split=seed % 5 == 0)
     moments = 0
     try:

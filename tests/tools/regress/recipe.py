@@ -269,11 +269,6 @@ def run_page(page: str, place: Path, programs: Path) -> None:
     A command ends with 0, or with the code that ``$ echo $?`` below it shows. What is shown below
     it is printed: these lines, with any words in place of those that have digits; ``...`` is text
     that is left out.
-
-    Args:
-        page: Markdown.
-        place: directory in which the reader begins.
-        programs: directory of `modeld`.
     """
     blocks = "".join(re.findall(r"^```\n(\$ .*?)^```$", page, re.MULTILINE | re.DOTALL))
     shown = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
