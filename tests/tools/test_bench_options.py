@@ -140,16 +140,6 @@ def test_exec_dumps_the_nodes_that_kernels_have_fused(
 
 
 @pytest.mark.opencl
-def test_exec_of_an_artifact_says_which_kernel_computes_a_node(
-    tmp_path: Path, modeld: Modeld
-) -> None:
-    artifact = tiny.write(tmp_path / "tiny.pkl")
-    words = ("exec", artifact, "--random", "--dump")
-    modeld.refused(2, "with it inside double_it; give the model: modeld exec", *words, "/double_it")
-    modeld.refused(2, "with no kernel that computes it", *words, "/nowhere")
-
-
-@pytest.mark.opencl
 def test_exec_with_random_inputs_is_seeded(tmp_path: Path, modeld: Modeld) -> None:
     words = ("exec", tiny.write(tmp_path / "tiny.pkl"), "--random", "--json")
     first, again, other = (

@@ -223,19 +223,3 @@ def test_a_bus_that_nobody_made_is_that_of_a_parked_car(tmp_path: Path, models: 
     (tmp_path / "store").mkdir()
     expected = "expected a model before the selected one of driving"
     assert expected in models(4, "rollback").err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "the following arguments are required: ACTION"),
-        (["rename"], "unknown 'rename'"),
-        (["remove"], "the following arguments are required: NAME[@VERSION]"),
-        (["select", "ex", "--role", "x"], "invalid choice: 'x'"),
-    ],
-    ids=["no action", "unknown action", "no model", "unknown role"],
-)
-def test_wrong_words_show_the_usage(modeld: Modeld, words: list[str], text: str) -> None:
-    usage, _, error = modeld(2, "models", *words).err.partition("modeld: error: ")
-    assert usage.startswith("usage: modeld models")
-    assert text in error

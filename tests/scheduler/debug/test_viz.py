@@ -82,13 +82,6 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     assert "items 1 x" in text  # loops
 
 
-def test_page_of_an_artifact_has_no_passes(check: Check) -> None:
-    text = page(made(two_products()).manifest)
-    check(text)
-    assert "<h2>Passes</h2>" not in text
-    assert text.count('<g class="k ') == 2
-
-
 def test_inputs_and_outputs_are_boxes_by_the_names_of_the_model() -> None:
     def boxes(text: str) -> list[tuple[str, int]]:
         found = re.findall(
