@@ -120,12 +120,6 @@ def test_benchmarks_are_written_beside_the_driving_models(written: Written) -> N
         assert written[name] == build_example(name)
 
 
-@pytest.mark.parametrize("words", [["--model", "other"], ["--benchmarks", "--model", "unet"]])
-def test_bad_words_are_usage_errors(tmp_path: Path, modeld: Modeld, words: list[str]) -> None:
-    assert "modeld: error: " in modeld(2, "make-model", tmp_path / "new", *words).err
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "parameters", "flops"),
     [

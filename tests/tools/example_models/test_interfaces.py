@@ -244,7 +244,6 @@ def test_interfaces_are_listed(modeld: Modeld) -> None:
     ("arguments", "said"),
     [
         ("{} --interface split-2024", "found 'split-2024'; did you mean 'split-2025'?"),
-        ("{} --interface split-2025 --seed -1", "--seed: expected a whole number from 0"),
         ("{} --interface split-2025 --benchmarks", "expected neither --model nor --benchmarks"),
         ("", "DIR: missing"),
     ],

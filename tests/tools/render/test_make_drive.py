@@ -232,9 +232,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(
     ("options", "message"),
     [
         ("--seconds 0", "--seconds: expected a number above 0 up to 36000, found 0"),
-        ("--minutes nan", "--minutes: expected a number above 0 up to 600, found nan"),
         ("--seconds 0.01", "--seconds: expected 0.05 to 36000 s"),
-        ("--seed -1", "--seed: expected a whole number from 0"),
         ("--small --driver-camera", "--small: expected without --missing and --driver-camera"),
         ("--rpy 0,0", "--rpy: expected three angles"),
         ("--rpy 0,0.5,0", "--rpy: expected angles of at most 0.05, 0.15, 0.1 rad"),
