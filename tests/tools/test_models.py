@@ -8,6 +8,8 @@ import pytest
 
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import LoopState, Phase
+from modeld.store.manifest import ModelId
+from modeld.store.model_store import ModelStore
 from runtime.format.artifact import read_artifact as artifact_of
 from runtime.format.artifact import write_artifact
 from tests.modeld.bench import eventually
@@ -145,7 +147,9 @@ def test_what_runs_is_said_and_not_removed(
 def test_damage_is_one_line_for_each_model(
     artifacts: tuple[Path, Path], models: Models, tmp_path: Path
 ) -> None:
-    add_both(models, artifacts)
+    store = ModelStore(tmp_path / "store")
+    for version, artifact in zip("12", artifacts, strict=True):
+        store.add(artifact, ModelId("ex", version), now_s=0.0, self_test=lambda _path: None)
     for version in (1, 2):
         with (tmp_path / f"store/ex@{version}/artifact.pkl").open("r+b") as file:
             file.write(b"\0")
