@@ -27,13 +27,7 @@ FIGURES = ("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p9
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One run that is over.
-
-    Attributes:
-        run: which.
-        result: what ``modeld drive --json`` printed.
-        passed: whether it came out as it must.
-    """
+    """One run that is over."""
 
     run: Run
     result: Result

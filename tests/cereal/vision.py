@@ -55,11 +55,7 @@ def memory(size: int = 200) -> int:
 
 
 class Stranger:
-    """A server that answers each request with whatever `reply` returns; None: never.
-
-    Attributes:
-        requests: That came, in order.
-    """
+    """A server that answers each request with whatever `reply` returns; None: never."""
 
     def __init__(self, place: Path, reply: Callable[[int], Reply | None]) -> None:
         self.requests: list[int] = []

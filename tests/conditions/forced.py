@@ -65,14 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition.
-
-    Attributes:
-        name: for the command line.
-        what: one line.
-        prepare: makes it, or raises `Unavailable`.
-        tests: files of the reduced run.
-    """
+    """One condition."""
 
     name: str
     what: str

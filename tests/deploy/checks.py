@@ -17,11 +17,7 @@ RESUMED_S = 15.0
 
 
 class Arrivals:
-    """The messages of modelV2 that a subscriber has printed.
-
-    Args:
-        path: where it prints them.
-    """
+    """The messages of modelV2 that a subscriber has printed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

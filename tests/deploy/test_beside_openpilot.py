@@ -36,12 +36,7 @@ _DATA = re.compile(r"(?<![\w./])/data(?=/)|(?<=ipc://)/data(?=/)")
 
 
 class Device:
-    """A directory that stands for the device, and openpilot beside it.
-
-    Args:
-        place: does not exist yet.
-        prefix: OPENPILOT_PREFIX, which nobody else has.
-    """
+    """A directory that stands for the device, and openpilot beside it."""
 
     def __init__(self, place: Path, prefix: str) -> None:
         self.root = place

@@ -39,13 +39,7 @@ LARGEST_BYTES = 64 << 20
 
 
 class Drive:
-    """A daemon and its cameras, which wait for it.
-
-    Attributes:
-        process: the daemon.
-        frame_id: of the last frame.
-        answered: frames for which modelV2 came, whole.
-    """
+    """A daemon and its cameras, which wait for it."""
 
     def __init__(self, process: DaemonProcess, transport: Transport, camera: str) -> None:
         self.process = process

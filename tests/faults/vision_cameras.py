@@ -28,12 +28,7 @@ class _Stream:
 
 
 class VisionCameras(Cameras):
-    """The camera process of openpilot.
-
-    Attributes:
-        prefix: its OPENPILOT_PREFIX.
-        path: of its socket.
-    """
+    """The camera process of openpilot."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

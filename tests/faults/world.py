@@ -37,16 +37,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All processes and threads of one car.
-
-    Attributes:
-        directory: of models, configuration, bus and state.
-        service: the daemon.
-        cameras: of the car.
-        vehicle: the rest of the car.
-        recorder: what the daemon says.
-        control: orders faults of the OpenCL layer.
-    """
+    """All processes and threads of one car."""
 
     directory: Path
     service: Service

@@ -31,14 +31,7 @@ ARTIFACT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One artifact.
-
-    Attributes:
-        name: of the model or program.
-        precision: "fp32" or "fp16".
-        models: the files that it is made of.
-        plain: whether driving conventions are left out.
-    """
+    """One artifact."""
 
     name: str
     precision: str

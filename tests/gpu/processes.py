@@ -51,12 +51,7 @@ class Done:
 
 
 class Running:
-    """A command that runs; its streams are files, so that nothing it starts keeps us waiting.
-
-    Args:
-        command: and its arguments.
-        environment: of the process.
-    """
+    """A command that runs; its streams are files, so that nothing it starts keeps us waiting."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- closed by `done`

@@ -23,17 +23,7 @@ POLL_S: Final = 0.1
 
 @dataclass(slots=True)
 class Run:
-    """A run: where, on what, until when, and what it found.
-
-    Attributes:
-        directory: of models and artifacts.
-        device, target: as for `modeld compile`.
-        environment: of all processes.
-        seconds: of all of it.
-        workers: compilations at once.
-        say: told what happens.
-        report: what was found, plain data.
-    """
+    """A run: where, on what, until when, and what it found."""
 
     directory: Path
     device: str | None

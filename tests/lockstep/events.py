@@ -18,14 +18,6 @@ _NUMBERS = itertools.count()
 class Events:
     """The events of an endpoint; written as the harness writes them.
 
-    Args:
-        generation: one of GENERATIONS.
-        endpoint: whose receives wait.
-        prefix: value of OPENPILOT_PREFIX.
-        fake_prefix: value of CEREAL_FAKE_PREFIX.
-        shared: in place of /dev/shm.
-        fifos: where FIFOs lie.
-
     Attributes:
         state: file that describes them.
         inherited: descriptors that the process must be started with.

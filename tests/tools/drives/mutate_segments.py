@@ -35,11 +35,7 @@ Files = dict[str, bytes]
 
 
 class Mutator:
-    """Makes damaged copies of a two-segment route.
-
-    Args:
-        directory: scratch; emptied for each one.
-    """
+    """Makes damaged copies of a two-segment route."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
