@@ -19,7 +19,7 @@ from modeld.store.removal import remove, version_at
 from modeld.store.selection import Selected
 from runtime.format.artifact import read_artifact
 from tests.cereal.shared import largest_file
-from tests.modeld.bench import Log, small_artifacts
+from tests.modeld.bench import small_artifacts
 
 ROOT = Path(__file__).parents[2]
 A, B, C, M = (ModelId(name, "1") for name in "abcm")
@@ -375,19 +375,6 @@ def test_a_model_that_fails_its_self_test_is_not_selected(store: Store) -> None:
     with pytest.raises(ModelInterfaceError, match="the self-test failed"):
         store.back("driving", refuse)
     assert store.selection()["driving"] == Selected(B, A)
-
-
-def test_a_damaged_selected_model_gives_way_to_the_one_before(store: Store, caplog: Log) -> None:
-    store.damage(flip_last, B)
-    found, problems = candidates(store.directory, "driving")
-    assert found == [store.path_of(A)]
-    assert len(problems) == 1
-    assert "b@1/artifact.pkl: expected file sha256" in caplog.text
-    store.damage(flip_last, A)
-    said = r"b@1.*; .*a@1.*add it again, or choose another"
-    with pytest.raises(StoreError, match=said) as caught:
-        candidates(store.directory, "driving")
-    assert "\n" not in str(caught.value)
 
 
 def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: Store) -> None:

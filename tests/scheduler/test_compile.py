@@ -121,8 +121,3 @@ def test_other_misuse(
     code: int, arguments: str, message: str, models: dict[str, Path], refuse: Refuse
 ) -> None:
     assert message in refuse(code, *(models.get(word, word) for word in arguments.split()))
-
-
-def test_a_directory_that_is_missing_is_named(models: dict[str, Path], refuse: Refuse) -> None:
-    line = refuse(2, models["policy"], out="none/out.pkl")
-    assert "its directory to exist" in line

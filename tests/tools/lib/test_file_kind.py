@@ -8,7 +8,6 @@ import pytest
 from backports import zstd
 
 from cereal.log_codec import codec_of
-from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
 from tools.errors import FileKindError
 from tools.lib.file_kind import kind_of
@@ -45,9 +44,3 @@ def test_kinds_are_told_by_content(
             kind_of(path)
     else:
         assert kind_of(path) == kind
-
-
-def test_a_log_of_a_parallel_compressor_is_a_log(tmp_path: Path, modeld: Modeld) -> None:
-    path = tmp_path / "rlog.zst"
-    path.write_bytes(b"\x50" + SKIPPABLE + zstd.compress(EVENT))
-    assert modeld(0, "inspect", path, "--json").json["messages"] == 1
