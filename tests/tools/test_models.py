@@ -148,8 +148,8 @@ def test_damage_is_one_line_for_each_model(
     artifacts: tuple[Path, Path], models: Models, tmp_path: Path
 ) -> None:
     store = ModelStore(tmp_path / "store")
-    for version, artifact in zip("12", artifacts, strict=True):
-        store.add(artifact, ModelId("ex", version), now_s=0.0, self_test=lambda _path: None)
+    for artifact, number in zip(artifacts, "12", strict=True):
+        store.add(artifact, ModelId("ex", number), now_s=0.0, self_test=lambda _path: None)
     for version in (1, 2):
         with (tmp_path / f"store/ex@{version}/artifact.pkl").open("r+b") as file:
             file.write(b"\0")
