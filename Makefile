@@ -330,13 +330,13 @@ $(ADRENO_STAMP): $(STAMP)
 	@touch $@
 
 adreno-tools: $(ADRENO_STAMP)
-	$(BIN)/python -m tools.adreno
+	$(BIN)/python -m tools.adreno.toolchain
 
 # Where the compiler cannot be fetched, one line says why, and there is nothing to compare. Tests
 # have a cache of their own, so they are told where it is.
 adreno: $(ADRENO_STAMP)
 	$(BIN)/python -m tests.adreno $(ADRENO_ARGS)
-	MODELD_ADRENO_DIR="$$($(BIN)/python -m tools.adreno --where)" \
+	MODELD_ADRENO_DIR="$$($(BIN)/python -m tools.adreno.toolchain --where)" \
 		$(BIN)/python -m pytest -q tests/tools/adreno/with_compiler $(PYTEST_ARGS)
 
 check: $(STAMP)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import subprocess
@@ -27,11 +28,9 @@ from typing import Any, Final
 
 from benchmarks.narrow_models import EIGHT_BITS, HALVES
 from runtime import choose_device
-from runtime.origin import short_origin
 from runtime.own_process import own_command
-from runtime.quantities import count_text
+from runtime.texts import count_text, short_origin
 from scheduler.flags import Flags
-from tools.timing.ceilings import cpu_name
 from tools.timing.peers import installed
 
 # What is measured, in order, by class of values: keys of example_models.BUILDERS, without suffix.
@@ -224,6 +223,16 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
     return lines
 
 
+def _cpu_name() -> str:
+    """Return the name of the CPU as Linux gives it, with the number of cores we may use."""
+    name = "unknown CPU"
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            break
+    return f"{name}, {count_text(len(os.sched_getaffinity(0)), 'core')}"
+
+
 def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace) -> str:
     """Return the page."""
     peers = args.peers.split(",")
@@ -235,7 +244,7 @@ def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace
         else "nothing tuned"
     )
     lines = [
-        f"# {datetime.now(UTC).date()}, {cpu_name()}",
+        f"# {datetime.now(UTC).date()}, {_cpu_name()}",
         "",
         "Written by `make bench`; [README.md](../README.md) explains the method. Ratios are ours /",
         "theirs, the median over the blocks with its range: below 1 we are faster. The fastest",
@@ -305,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenError as error:
         kernels = [f"No figures: {error}"]
         rows = [*rows, Row("kernels of vision", None, str(error))]
-    slug = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", _cpu_name().lower()).strip("-")
     path = args.output or RESULTS / f"{datetime.now(UTC).date()}-{slug}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report(rows, kernels, args), encoding="utf-8")

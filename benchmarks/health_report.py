@@ -17,7 +17,7 @@ from cereal.transport import ZmqTransport
 from modeld.health.metrics import metrics_text
 from modeld.health.reporter import HealthReporter
 from modeld.health.snapshot import ServiceFacts
-from modeld.model.model_facts import versions
+from modeld.model.load_models import versions
 from modeld.service.realtime import Effect
 from modeld.state.loop_state import LoopState, Phase
 

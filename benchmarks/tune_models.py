@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runtime.opencl.device import Device, choose_device
-from scheduler.cache.schedules import EntryGraph
 from scheduler.compile import compile_driving, compile_plain
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table
 from scheduler.device.targets import target_for
 from scheduler.device.tuned_table import Entry, TunedTable
-from scheduler.tuning.jobs import jobs_of
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tuning.tune import tune
+from scheduler.tuning.variants import jobs_of
 from tools.describe.compilation import describe_tuning
 
 

@@ -45,6 +45,9 @@ class LogSink(Protocol):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
+_NO_SPACE: Final = "free some disk space"
+
+
 class _Writer:
     """The common parts of both writers: the check of their input, and `with`."""
 
@@ -57,6 +60,9 @@ class _Writer:
 
     def discard(self) -> None:
         raise NotImplementedError
+
+    def _error(self, expected: str, error: OSError, advice: str = _NO_SPACE) -> LogError:
+        return LogError(f"{self._path}: expected {expected}, got {error.strerror}; {advice}")
 
     def _check(self, data: bytes, *, is_open: bool) -> None:
         if not is_open:
@@ -100,10 +106,7 @@ class LogWriter(_Writer):
             self._file = self._open(self._temporary)
             self._frame = None if zstd is None else ZstdFrame(self._file, zstd)
         except OSError as error:
-            raise LogError(
-                f"{self._path}: expected to write beside it, got {error.strerror}; "
-                "check the directory"
-            ) from error
+            raise self._error("to write beside it", error, "check the directory") from error
 
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
@@ -117,10 +120,7 @@ class LogWriter(_Writer):
             (self._frame or self._file).write(data)
         except OSError as error:
             self.discard()
-            raise LogError(
-                f"{self._path}: expected to write {len(data)} bytes, got {error.strerror}; "
-                "free some disk space"
-            ) from error
+            raise self._error(f"to write {len(data)} bytes", error) from error
 
     def close(self) -> None:
         """Finish the file and put it in its place."""
@@ -139,10 +139,7 @@ class LogWriter(_Writer):
             self._temporary.replace(self._target)
         except OSError as error:
             self._temporary.unlink(missing_ok=True)
-            raise LogError(
-                f"{self._path}: expected to finish the log, got {error.strerror}; "
-                "free some disk space"
-            ) from error
+            raise self._error("to finish the log", error) from error
 
     def discard(self) -> None:
         """Drop what was written."""
@@ -187,7 +184,7 @@ class GrowingLogWriter(_Writer):
         self._clock = clock or MonotonicClock()
         self._flush_interval_ns = flush_interval_ns
         self._unflushed_since_ns: int | None = None
-        self._error: LogError | None = None
+        self._failure: LogError | None = None
         self._lock = threading.Lock()
         self._has_unflushed = threading.Event()
         self._is_ended = threading.Event()
@@ -278,16 +275,14 @@ class GrowingLogWriter(_Writer):
     def _fail(self, error: OSError) -> None:
         """Close the file where it stands; the next to ask is told."""
         self._release()
-        self._error = LogError(
-            f"{self._path}: expected to write the log, got {error.strerror}; free some disk space "
-            "(what was flushed before is kept)"
-        )
-        self._error.__cause__ = error
+        advice = f"{_NO_SPACE} (what was flushed before is kept)"
+        self._failure = self._error("to write the log", error, advice)
+        self._failure.__cause__ = error
 
     def _tell_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def _release(self) -> None:
         file, self._file = self._file, None
@@ -312,19 +307,15 @@ class GrowingLogWriter(_Writer):
             # Not truncated before it is locked: another process may be writing it.
             descriptor = os.open(self._target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise LogError(
-                f"{self._path}: expected to write it, got {error.strerror}; check the directory"
-            ) from error
+            raise self._error("to write it", error, "check the directory") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
             return os.fdopen(descriptor, "wb")
         except OSError as error:
             os.close(descriptor)
-            raise LogError(
-                f"{self._path}: expected to be the only one to write it, got {error.strerror}; "
-                "another process is writing this log: choose another name"
-            ) from error
+            advice = "another process is writing this log: choose another name"
+            raise self._error("to be the only one to write it", error, advice) from error
 
 
 def _target_of(path: Path) -> Path:

@@ -16,7 +16,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tests.tools.views.browser import browser, find_browser
 from tests.tools.waiting import wait_until
 

@@ -7,8 +7,7 @@ daemons, or plays the car to them, uses the same two addresses and finds everyth
 from pathlib import Path
 from typing import Final
 
-from cereal.address import Addresses
-from cereal.stacks import Stack
+from cereal.stacks import Addresses, Stack
 from cereal.transport import Transport
 from cereal.transport.msgq import Gates
 from cereal.transport.opening import open_transport

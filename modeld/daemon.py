@@ -18,29 +18,25 @@ from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport
 from modeld.errors import CameraConfigError, CameraSizeError
 from modeld.frames.frame_judge import DropFilter
+from modeld.frames.frame_log import LoopLog, SyncLog
 from modeld.frames.frame_sync import FramePair, FrameSync
-from modeld.frames.loop_log import LoopLog
-from modeld.frames.sync_log import SyncLog
 from modeld.judgement import Judgement
 from modeld.model.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
 from modeld.model.model_session import ModelSession
-from modeld.outputs.actions import rule_in_force
 from modeld.outputs.fill_message import (
     FrameInfo,
-    FrameVerdict,
     fill_camera_odometry,
     fill_driving_model_data,
 )
+from modeld.outputs.verdict import FrameVerdict, rule_in_force
 from modeld.service.config import Config
-from modeld.startup import wait_for_cameras, wait_for_car
+from modeld.startup import ServiceParts, wait_for_cameras, wait_for_car
 from modeld.state.episodes import Episodes
 from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
-from modeld.state.service_parts import ServiceParts
-from modeld.vehicle.bus_reader import BusReader
 from modeld.vehicle.calibration import Calibration, CameraPlan, sizes_of
 from modeld.vehicle.desire import LaneChangeMachine
-from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
-from modeld.vehicle.param_watch import PERIOD_MS, CarWatch, UserDelay, tell_differences
+from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs, BusReader
+from modeld.vehicle.model_params import PERIOD_MS, CarWatch, UserDelay, tell_differences
 from modeld.vehicle.params import Params
 from modeld.vehicle.validity import Freshness
 from runtime.errors import RuntimeFault
@@ -129,8 +125,8 @@ class Daemon:
         is_timed = not config.simulation
         freshness = Freshness(self._messages, enabled=is_timed)
         users = config.bus_stack.has_delay_params
-        delay = UserDelay(Params(config.parameters())) if users else None
-        self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
+        delay = UserDelay(Params(config.parameters())).update if users else None
+        self._bus = BusReader(self._messages, episodes, freshness=freshness, delay_to_use=delay)
         self._judgement = Judgement(
             self.calibration, self._messages, episodes, freshness, main_name, is_timed=is_timed
         )
@@ -219,7 +215,7 @@ class Daemon:
         state.frame_id = frames.main.frame_id
         skipped = drop.dropped > 0 and self.model.skip_on_drop
         if drop.dropped > 0:
-            self._log.dropped(drop, frames, skipped=skipped)
+            self._log.dropped(drop, frames.main.frame_id, skipped=skipped)
         if skipped:
             self._prepare(inputs, frames)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)

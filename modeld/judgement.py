@@ -8,8 +8,7 @@ from modeld.frames.frame_judge import MOVING_MPS, FrameJudge
 from modeld.frames.frame_sync import FramePair
 from modeld.model.driving_model import ModelResult
 from modeld.state.episodes import Episodes
-from modeld.vehicle.calibration import Calibration
-from modeld.vehicle.calibration_input import CalibrationInput
+from modeld.vehicle.calibration import Calibration, CalibrationInput
 from modeld.vehicle.inputs import BusInputs
 from modeld.vehicle.validity import Freshness, Reason, ValidityLog
 

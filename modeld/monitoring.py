@@ -27,24 +27,26 @@ from cereal.transport import Transport
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.frames.camera_input import CameraInput
 from modeld.frames.frame_judge import FrameJudge
-from modeld.frames.loop_log import LoopLog
-from modeld.frames.sync_log import NS_PER_MS, no_frame
+from modeld.frames.frame_log import LoopLog, no_frame
 from modeld.judgement import NOT_FINITE, OVERWRITTEN
-from modeld.outputs.fill_driver_state import MonitoringFrame, fill_driver_state
-from modeld.outputs.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.outputs.driver_state import (
+    MonitoringFrame,
+    MonitoringOutputs,
+    MonitoringParser,
+    fill_driver_state,
+    nobody,
+)
 from modeld.outputs.parse_outputs import check_vector
 from modeld.service.config import Config
-from modeld.startup import wait_for_driver_camera
+from modeld.startup import ServiceParts, wait_for_driver_camera
 from modeld.state.episodes import Episodes
-from modeld.state.loop_state import LoopState, Phase, RunGuard
-from modeld.state.service_parts import ServiceParts
-from modeld.vehicle.bus_reader import GarbageWatch
-from modeld.vehicle.calibration import ANGLE_COUNT, read_angles
-from modeld.vehicle.calibration_input import CALIBRATION_REFUSED
-from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
+from modeld.state.loop_state import NS_PER_MS, LoopState, Phase, RunGuard
+from modeld.vehicle.calibration import ANGLE_COUNT, CALIBRATION_REFUSED, read_angles
+from modeld.vehicle.cameras import driver_transform, find_driver_camera
+from modeld.vehicle.inputs import GarbageWatch
 from modeld.vehicle.validity import Reason, ValidityLog
 from runtime.errors import ArtifactError
-from runtime.format.monitoring_interface import MonitoringInterface, parse_monitoring_interface
+from runtime.format.interfaces import MonitoringInterface, parse_monitoring_interface
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,15 @@ from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
 from modeld.health.side_reports import CameraReport, DriveKeeper, RoadState
 from modeld.health.snapshot import ServiceFacts
 from modeld.model.driving_model import check_interface, try_driving
-from modeld.model.load_models import Before, LoadedModel, Loader, ModelKind, Models, load_models
-from modeld.model.model_facts import facts_of
+from modeld.model.load_models import (
+    Before,
+    LoadedModel,
+    Loader,
+    ModelKind,
+    Models,
+    facts_of,
+    load_models,
+)
 from modeld.service.config import Config
 from modeld.service.config_sources import changed_settings
 from modeld.service.notify import Notifier
@@ -51,13 +58,13 @@ from modeld.startup import (
     DRIVER_STREAM,
     ROAD_STREAM,
     WIDE_STREAM,
+    ServiceParts,
     StopRequested,
     StopSignals,
     check_open_files,
 )
 from modeld.state.drive_memory import DriveMemory, state_directory
 from modeld.state.loop_state import LoopState
-from modeld.state.service_parts import ServiceParts
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 

@@ -1,4 +1,4 @@
-"""Prepares the loop: signal handlers, waiting for cameras and for the car.
+"""Prepares the loop: its parts, signal handlers, waiting for cameras and for the car.
 
 Every wait is a poll that a signal can end.
 """
@@ -8,36 +8,52 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cereal.cameras import CameraServer, CameraSource
-from cereal.errors import FrameError, MessageError
+from cereal.errors import CerealError, FrameError, MessageError
+from cereal.frames import Frame, FrameFormat
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.errors import ModeldError
-from modeld.frames.late_camera import LateCamera
 from modeld.health.side_reports import why_unusable
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
-from modeld.state.loop_state import Phase
+from modeld.state.loop_state import LoopState, Phase
 from modeld.vehicle.inputs import CarParameters, read_car_parameters
-from modeld.vehicle.param_values import CAR
+from modeld.vehicle.model_params import CAR
 from modeld.vehicle.params import Params
+
+if TYPE_CHECKING:
+    import runtime
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 # A longer wait is logged, with what is missing.
 PATIENCE_NS: Final = NS_PER_S
+# Between two looks for a camera that was missing when the loop started.
+LOOK_NS: Final = NS_PER_S
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
 DRIVER_STREAM: Final = "driver"
 EXIT_SIGINT: Final = 130
 # A daemon with two cameras, its bus and a driver of a CPU has 57 open (docs/soak.md).
 LEAST_OPEN_FILES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceParts:
+    """The parts that a loop gets from its process: programs, bus, cameras, and its state."""
+
+    program: "runtime.Program"  # of the first model
+    transport: Transport
+    cameras: CameraServer
+    fallback: "runtime.Program | None" = None  # of the model that takes over when that one fails
+    state: LoopState = field(default_factory=LoopState)
 
 
 class StopRequested(BaseException):
@@ -102,6 +118,77 @@ class StopSignals:
             raise StopRequested
 
 
+def check_open_files() -> None:
+    """Raise ModeldError if the limit of open files is too low for a drive.
+
+    Found later, it would be the bus, a camera or the cache of kernels that cannot be opened, each
+    with another error.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < LEAST_OPEN_FILES:
+        raise ModeldError(
+            f"open files: expected a limit of at least {LEAST_OPEN_FILES}, found {limit}; raise "
+            "LimitNOFILE of the unit, or `ulimit -n`"
+        )
+
+
+class LateCamera:
+    """A source of frames that has none until its camera can be read; it does not conflate.
+
+    It looks for the camera once a second, as any reader does whose camera is gone (ADR 0020).
+    `now_ns`, the monotonic clock, paces the looks.
+    """
+
+    def __init__(
+        self,
+        cameras: CameraServer,
+        stream: str,
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._cameras = cameras
+        self._stream = stream
+        self._now_ns = now_ns
+        self._looked_ns: int | None = None
+        self._reader: CameraSource | None = None
+
+    @property
+    def format(self) -> FrameFormat:
+        """Layout of the frames; raise FrameError if the camera has not been found yet."""
+        if self._reader is None:
+            raise FrameError(
+                f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found "
+                "none yet; receive a frame first"
+            )
+        return self._reader.format
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        """Return the next frame, or None; never waits for a camera that is not there."""
+        reader = self._reader or self._look()
+        return None if reader is None else reader.receive(timeout_ms)
+
+    def is_intact(self) -> bool:
+        """Return whether the data of the frame received last is still that frame's."""
+        return self._reader is not None and self._reader.is_intact()
+
+    def close(self) -> None:
+        """Stop receiving."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _look(self) -> CameraSource | None:
+        now_ns = self._now_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_NS:
+            return None
+        self._looked_ns = now_ns
+        try:
+            self._reader = self._cameras.reader(self._stream, conflate=False)
+        except CerealError:
+            # Not there, or not to be read: why was said when the loop started.
+            return None
+        return self._reader
+
+
 @dataclass(frozen=True, slots=True)
 class CameraStreams:
     """Readers of the connected cameras; at least one of road and wide is not None."""
@@ -121,20 +208,6 @@ class CameraStreams:
         for reader in (self.road, self.wide, self.late_wide):
             if reader is not None:
                 reader.close()
-
-
-def check_open_files() -> None:
-    """Raise ModeldError if the limit of open files is too low for a drive.
-
-    Found later, it would be the bus, a camera or the cache of kernels that cannot be opened, each
-    with another error.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= limit < LEAST_OPEN_FILES:
-        raise ModeldError(
-            f"open files: expected a limit of at least {LEAST_OPEN_FILES}, found {limit}; raise "
-            "LimitNOFILE of the unit, or `ulimit -n`"
-        )
 
 
 def wait_for_cameras(
@@ -175,6 +248,33 @@ def wait_for_cameras(
     return None
 
 
+def wait_for_driver_camera(
+    server: CameraServer, stop: threading.Event, episodes: Episodes
+) -> CameraSource | None:
+    """Wait for a driver stream, and connect, conflating; None when stopped.
+
+    `stop` ends the wait, which `episodes` and its state report.
+    """
+    logger.info("waiting for the driver camera of %r", server.name)
+    kind = _cameras_missing(f"the driver camera of {server.name!r}")
+    state = episodes.state
+    state.phase = Phase.WAITING_CAMERA
+    while not stop.is_set():
+        state.iterated_ns = time.monotonic_ns()
+        unusable = why_unusable(server, {DRIVER_STREAM})
+        if DRIVER_STREAM in server.available_streams():
+            try:
+                camera = server.reader(DRIVER_STREAM, conflate=True)
+            except FrameError as error:
+                unusable = unusable or str(error)
+            else:
+                episodes.end(kind)
+                return camera
+        episodes.happen(kind, _what_is_missing(kind.name, unusable))
+        stop.wait(POLL_S)
+    return None
+
+
 def _cameras_missing(what: str) -> Kind:
     return Kind(
         what,
@@ -203,33 +303,6 @@ def _connect(server: CameraServer, streams: set[str]) -> CameraStreams:
         road.close()
         raise
     return CameraStreams(road, wide)
-
-
-def wait_for_driver_camera(
-    server: CameraServer, stop: threading.Event, episodes: Episodes
-) -> CameraSource | None:
-    """Wait for a driver stream, and connect, conflating; None when stopped.
-
-    `stop` ends the wait, which `episodes` and its state report.
-    """
-    logger.info("waiting for the driver camera of %r", server.name)
-    kind = _cameras_missing(f"the driver camera of {server.name!r}")
-    state = episodes.state
-    state.phase = Phase.WAITING_CAMERA
-    while not stop.is_set():
-        state.iterated_ns = time.monotonic_ns()
-        unusable = why_unusable(server, {DRIVER_STREAM})
-        if DRIVER_STREAM in server.available_streams():
-            try:
-                camera = server.reader(DRIVER_STREAM, conflate=True)
-            except FrameError as error:
-                unusable = unusable or str(error)
-            else:
-                episodes.end(kind)
-                return camera
-        episodes.happen(kind, _what_is_missing(kind.name, unusable))
-        stop.wait(POLL_S)
-    return None
 
 
 def wait_for_car(

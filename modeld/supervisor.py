@@ -15,11 +15,11 @@ from typing import Final, Protocol
 from modeld.errors import RunAbandonedError, RunTimeoutError
 from modeld.service.notify import Notifier
 from modeld.startup import StopSignals
+from modeld.state.episodes import NS_PER_S
 from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 
 logger = logging.getLogger(__name__)
 
-NS_PER_S: Final = 1_000_000_000
 TICK_S: Final = 0.025
 # Without frames no run can hang, and ticks are half of a waiting daemon's work.
 IDLE_TICK_S: Final = 0.1

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from runtime.format.artifact import Digests, write_artifact
-from runtime.format.driving_interface import Interface
-from runtime.format.lineage import fitted
-from runtime.format.monitoring_interface import ROLE
+from runtime.format.interfaces import MONITORING_ROLE, Interface
+from runtime.format.parts import fitted_lineage
 from runtime.opencl.device import choose_device
 from runtime.run.executor import build_binaries
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FAST, FP32, WIDE, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
@@ -35,6 +33,7 @@ from scheduler.onnx_import import (
 )
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
+from scheduler.schedule_cache import EntryGraph, ScheduleCache
 
 Progress = Callable[[str, int, int], None]
 # May measure the loops of entries first.
@@ -45,8 +44,8 @@ class CompileOptions(TypedDict, total=False):
     """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
 
     precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
-    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.wide_halves`
-    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.canonical_sums`
+    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.half_arithmetic`
+    numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.strict_numerics`
     target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's
     tables: Tables | None  # measured loops; None for the table that ships for the target
     flags: Flags | None  # of the compiler; None for those of the environment
@@ -193,7 +192,7 @@ def compile_monitoring(
     graph = monitoring_graph(found, capacity)
     tables = options.get("tables")
     emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
-    finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
+    finished = _finish(emitted, {MONITORING_ROLE: model}, {"interface": found.interface.plain()})
     return replace(finished, notes=found.notes, graphs={"run": graph})
 
 
@@ -256,7 +255,7 @@ def _finish(
                 "checkpoint": props.get("model_checkpoint", ""),
             }
         )
-    lineage = fitted(_lineage_of(models))
+    lineage = fitted_lineage(_lineage_of(models))
     if lineage:
         emitted.manifest["lineage"] = lineage
     sources = tuple(models.values())
@@ -264,7 +263,7 @@ def _finish(
 
 
 def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
-    """Return who made the models and what they say of themselves, by ``ROLE.NAME``."""
+    """Return who made the models and what they say of themselves, by ``MONITORING_ROLE.NAME``."""
     found: dict[str, str] = {}
     for role, model in models.items():
         proto = model.proto

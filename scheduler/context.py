@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from scheduler.device.limits import Limits
-from scheduler.device.spec import DEFAULT, DeviceSpec, with_buffers
+from scheduler.device.spec import DEFAULT, DeviceSpec, Limits, with_buffers
 from scheduler.device.tuned_table import EMPTY, TunedTable, shipped_table
 from scheduler.errors import SchedulerError
 from scheduler.flags import Flags

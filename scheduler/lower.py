@@ -8,19 +8,19 @@ from math import prod
 from typing import NamedTuple
 
 from scheduler.context import CompileContext
-from scheduler.device.limits import Limits
+from scheduler.device.spec import Limits
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, PRODUCTS, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.kernel import CustomLaunch, Kernel, name_of, states_in_place
-from scheduler.kernelize.limits import Refused
-from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.kernelize.kernel import CustomLaunch, Kernel, intermediates, states_in_place
+from scheduler.kernelize.scalar import overwrites, scalar_nodes
+from scheduler.kernelize.store_plan import Refused
 from scheduler.loops import simt
 from scheduler.loops.bands import banded, bands_from, counting
-from scheduler.loops.choose import exact_schedule, in_place_of, overwrites, tuned_schedule
+from scheduler.loops.choose import exact_schedule, is_exact, tuned_schedule
 from scheduler.loops.factor import group_factors, keep_whole_steps
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Argument, pack_operand
@@ -106,17 +106,16 @@ class _Program:
         context: CompileContext,
         images: ImagePlan | None,
     ) -> None:
-        self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
+        self.kernels, self.images = kernels, images
         self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
-        targets = [t for k in kernels for t in k.targets if t not in self.direct]
-        self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
+        self.arena = frozenset(intermediates(kernels, outputs))
         # The source of a custom kernel says where elements are: row-major.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
         # Words are neighbours along the last axis.
-        words = {n.src[0].src[0] for k in kernels for n in _loads(k) if n.src[0].op is Op.WORDS}
+        words = {n.src[0].src[0] for k in kernels for n in k.loads if n.src[0].op is Op.WORDS}
         # A state has the layout that its caller reads and writes, so it is not free.
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom - words
         # A copy in another order of axes was made for that order.
@@ -131,22 +130,18 @@ class _Program:
         if self.images is not None and store.target not in self.plain:
             self.images.offer(store, self.layouts[store.target])
 
-    def free_after(self, position: int, kernel: Kernel) -> list[Node]:
-        """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
-        target = kernel.targets[0]
-        if target not in self.arena or len(kernel.targets) > 1 or len(kernel.bodies) > 1:
-            return []
+    def in_place_of(self, position: int, kernel: Kernel, nest: Nest) -> Node | None:
+        """Return an intermediate, read last here, whose storage the only result may take."""
         images = frozenset(self.images.tensors) if self.images is not None else frozenset[Node]()
-        if target in images:
-            return []
-        shape, width = target.shape, target.dtype.itemsize
-        return [
-            r
-            for r in kernel.reads
-            if r in self.arena - images and self.last_read[r] == position
-            # The planner of the arena gives each storage one size.
-            if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
-        ]
+        mine = self.arena - images
+        # An overlapping last block would compute elements again, from overwritten sources.
+        if len(kernel.targets) > 1 or kernel.targets[0] not in mine or not is_exact(nest.schedule):
+            return None
+        (store,) = nest.body.stores
+        free = (r for r in kernel.reads if r in mine and self.last_read[r] == position)
+        # The planner of the arena gives each storage one size.
+        alike = (r for r in free if _size(r) == _size(store.target))
+        return next((r for r in alike if _overwrites(nest.body, store, r)), None)
 
 
 def lower_kernels(
@@ -168,9 +163,7 @@ def lower_kernels(
             try:
                 found = _in_bands(program, position) or _alone(program, position)
             except LoweringError as error:
-                # Whoever retries then knows what may be split.
-                stored = frozenset(t for k in kernels for t in k.targets)
-                return Refused(kernel.targets, stored, name_of(kernel), str(error))
+                return Refused(kernel, str(error))
             lowered.extend(found.launches)
             position += found.kernels
         # A reader may find that what it reads is better a buffer, and the writer came before. Each
@@ -233,11 +226,8 @@ def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
     if len(kernel.bodies) > 1:
         _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
-    reused = None
     # Of several nests one may read what another one has overwritten.
-    if len(nests) == 1:
-        free = program.free_after(position, kernel)
-        reused = in_place_of(nests[0].body, nests[0].schedule, free)
+    reused = program.in_place_of(position, kernel, *nests) if len(nests) == 1 else None
     code = render(nests)
     return replace(_lowered(kernel, nests, code), in_place_of=reused)
 
@@ -275,7 +265,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     # An ASSIGN in place writes the state itself, a parameter that is read too.
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
-    updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
+    updated = [(s, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
     # An overlapping last block would read elements of the state that it has just overwritten.
     if updated:
         schedule = exact_schedule(placed, vector, lanes, spec)
@@ -284,11 +274,20 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     # Work-items of other nests would never reach the barriers of a work-group's tile.
     if schedule.local is not None and len(kernel.bodies) > 1:
         schedule = simt.choose_schedule(placed, vector, lanes, spec, apart=True)
-    for target, node in updated:
-        if not overwrites(placed, node, target):
+    for store, node in updated:
+        if not _overwrites(placed, store, node):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
     spare = _spare_buffers(kernel, spec.limits)
     return Nest(placed, schedule, outputs, spec, program.images, spare)
+
+
+def _overwrites(body: PlacedBody, store: PlacedStore, source: Node) -> bool:
+    """Whether a result may be stored over a source, now that both have their places."""
+    return overwrites(body.value, body.ranges, store.offset, source, lambda n: n.arg.offset)
+
+
+def _size(node: Node) -> tuple[int, int]:
+    return prod(node.shape), node.dtype.itemsize
 
 
 def _placed(program: _Program, body: Body) -> PlacedBody:
@@ -316,13 +315,9 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
     """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
     # Each view of a weight may be packed in an order of its own: another argument.
-    read = {n if is_weight(n.src[0]) else n.src[0] for n in _loads(kernel)}
+    read = {n if is_weight(n.src[0]) else n.src[0] for n in kernel.loads}
     free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
-
-
-def _loads(kernel: Kernel) -> list[Node]:
-    return [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
 
 
 def _check_offsets(body: PlacedBody) -> None:

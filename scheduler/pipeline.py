@@ -1,10 +1,11 @@
 """The pipeline turns one graph into a Schedule: passes, storage, fusion, order, text, limits.
 
     named, roots = _passed(outputs, writes, context, origins)        graph -> graph
-    kernels = make_kernels(roots, context.spec, splits, origins)     what is stored, fused, ordered
+    plan = store_plan(roots, context.spec)                           what is stored, and why
+    kernels = make_kernels(plan, origins)                            built, fused, ordered
     lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
 
-The last two steps are repeated with more splits as long as a kernel is refused.
+As long as a kernel is refused, a plan that stores more follows.
 """
 
 from __future__ import annotations
@@ -26,37 +27,30 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.limits import Refused, Splits
-from scheduler.kernelize.make_kernels import make_kernels, storage_plan
+from scheduler.kernelize.make_kernels import make_kernels
+from scheduler.kernelize.regions import StorePlan
+from scheduler.kernelize.store_plan import Refused, split, store_plan
 from scheduler.lower import LoweredKernel, lower_kernels
-from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
-from scheduler.passes.canonical_sums import canonical_sums
 from scheduler.passes.canonicalize import canonicalize
-from scheduler.passes.custom_inputs import custom_inputs
-from scheduler.passes.eight_bits.byte_floats import byte_floats
-from scheduler.passes.eight_bits.byte_moves import byte_moves
-from scheduler.passes.eight_bits.byte_products import byte_products
-from scheduler.passes.eight_bits.byte_tables import byte_tables
-from scheduler.passes.fixed_values import fixed_values
+from scheduler.passes.custom_kernels import custom_inputs, expand_alternatives
+from scheduler.passes.eight_bits.byte_moves import byte_moves, byte_tables
+from scheduler.passes.eight_bits.byte_products import byte_floats, byte_products
 from scheduler.passes.fold_constants import fold_constants
-from scheduler.passes.halves.exact_halves import halves as round_halves
-from scheduler.passes.halves.half_bits import half_bits
+from scheduler.passes.halves.half_arithmetic import exact_halves, half_bits, wide_halves
 from scheduler.passes.halves.precision import (
-    PrecisionReport,
+    Halved,
     check_precision,
     store_exact_halves,
     store_halves,
 )
-from scheduler.passes.halves.wide_halves import wide_halves
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.one_hot import one_hot
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import push_slices
-from scheduler.passes.split_concat import split_concat
-from scheduler.passes.split_concat_sums import split_concat_sums
-from scheduler.passes.split_reduce import split_reduce
+from scheduler.passes.split import split_concat, split_concat_sums, split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
+from scheduler.passes.strict_numerics import canonical_sums, fixed_values
 from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
 
@@ -85,7 +79,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("bits of halves", half_bits),
-        ("round halves", round_halves if context.halves == EXACT else wide_halves),
+        ("round halves", exact_halves if context.halves == EXACT else wide_halves),
         ("moves of bytes", byte_moves),
         ("products of bytes", partial(byte_products, spec=dots)),
         *([] if context.is_strict else tables),
@@ -98,7 +92,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("push gathers", push_gather),
         ("push slices", push_slices),
         ("split concat sums", split_concat_sums),
-        ("batch branches", batch_branches),
+        ("batch branches", partial(batch_branches, costs=context.spec.costs)),
         ("split reductions", split_reduce),
         ("split concat", partial(split_concat, limits=context.limits)),
         *(fast if context.precision == FP32 else []),
@@ -135,58 +129,56 @@ def schedule(
     computed = {name: node for name, node in outputs.items() if all(node.shape)}
     origins = (origins or Origins()).over([*computed.values(), *writes])
     named, roots = _passed(computed, writes, context, origins)
-    pins, report = frozenset[Node](), None
     halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
-    if context.precision != FP32:
-        named, roots, pins, report = _with_halves(named, roots, context, origins)
-    elif halves == WIDE:
-        named, roots = _with_exact_halves(named, roots, context, origins)
+    halved = _halved(roots, halves, context, origins)
+    if halved is not None:
+        roots = halved.roots
+        named = dict(zip(named, roots, strict=False))  # the roots begin with the outputs
     stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
-    sinks = list(stored.values())
-    lowered = _kernels(roots, sinks, Splits(pins), context, origins)
+    asked = () if halved is None else halved.pins
+    plan = store_plan(roots, context.spec, dict.fromkeys(asked, "it is rounded to half"))
+    plan, lowered = _kernels(plan, list(stored.values()), context, origins)
     return Schedule(
         MappingProxyType(stored),
         buffers,
         lowered,
         context.spec,
-        report,
+        halved.report if halved is not None and context.precision != FP32 else None,
         halves,
         context.numerics,
         context.stages,
+        plan.reasons,
     )
 
 
 def _kernels(
-    roots: Sequence[Node],
-    outputs: Sequence[Node],
-    splits: Splits,
-    context: CompileContext,
-    origins: Origins,
-) -> tuple[LoweredKernel, ...]:
+    plan: StorePlan, outputs: Sequence[Node], context: CompileContext, origins: Origins
+) -> tuple[StorePlan, tuple[LoweredKernel, ...]]:
     """Return the kernels of a graph, lowered: as few as can be, and as many as have to be.
+
+    The plan that comes with them is the given one, or stores more.
 
     Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
     help.
     """
     refused: Refused | None = None
-    costs = context.spec.costs
     for _ in range(MAX_ROUNDS + 1):
-        kernels = make_kernels(roots, context.spec, splits, origins)
+        kernels = make_kernels(plan, origins)
         lowered = lower_kernels(kernels, outputs, context)
         if isinstance(lowered, Refused):
-            refused = lowered
-            more = splits.with_split(lowered, costs)
-            if more is None:
-                raise LoweringError(
-                    f"{refused}; it is a single operation, which cannot be split further: rewrite "
-                    "this part of the model"
-                )
+            refused, whole = lowered, None
         else:
-            refused = refused_by_limits(lowered, context.spec)
-            more = None if refused is None else splits.with_split(refused, costs)
-            if more is None:  # `check_limits` names a limit that a single operation breaks
-                return tuple(lowered)
-        splits = more
+            refused, whole = refused_by_limits(lowered, context.spec), tuple(lowered)
+        more = None if refused is None else split(plan, refused, kernels)
+        if more is not None:
+            plan = more
+        elif whole is not None:  # `check_limits` names a limit that a single operation breaks
+            return plan, whole
+        else:
+            raise LoweringError(
+                f"{refused}; it is a single operation, which cannot be split further: rewrite "
+                "this part of the model"
+            )
     raise LoweringError(
         f"{refused}; still refused after {MAX_ROUNDS} splits: rewrite this part of the model"
     )
@@ -230,7 +222,7 @@ def kernelize(
 ) -> tuple[dict[str, Node], list[Kernel]]:
     """Return the stored node of each output and the kernels in running order."""
     named, roots = _passed(outputs, states, context, Origins())
-    return named, make_kernels(roots, context.spec)
+    return named, make_kernels(store_plan(roots, context.spec))
 
 
 def _input_buffers(
@@ -262,28 +254,22 @@ def _passed(
     return named, [*sinks, *roots[len(outputs) :]]
 
 
-def _with_halves(
-    named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
-) -> tuple[dict[str, Node], list[Node], frozenset[Node], PrecisionReport]:
-    """Return outputs and roots with half storage, what has to be stored for it, and a report."""
+def _halved(
+    roots: Sequence[Node], halves: str, context: CompileContext, origins: Origins
+) -> Halved | None:
+    """Return the graph with half storage, or with weights stored as the halves that they were."""
     spec = context.spec
-    halved = store_halves(roots, storage_plan(roots, spec).regions, spec, origins)
+    if context.precision != FP32:
+        name = "half storage"
+        halved = store_halves(roots, store_plan(roots, spec).regions, spec, origins)
+    elif halves == WIDE:
+        name, halved = "weights as halves", store_exact_halves(roots, spec)
+    else:
+        return None
     origins.follow(halved.new)
-    verify(halved.roots, "half storage", origins)
-    _tell(context, "half storage", halved.roots, origins)
-    outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
-    return outputs, halved.roots, halved.pins, halved.report
-
-
-def _with_exact_halves(
-    named: Mapping[str, Node], roots: Sequence[Node], context: CompileContext, origins: Origins
-) -> tuple[dict[str, Node], list[Node]]:
-    """Return outputs and roots whose weights are stored as the halves that they were."""
-    halved = store_exact_halves(roots, context.spec)
-    origins.follow(halved.new)
-    verify(halved.roots, "weights as halves", origins)
-    _tell(context, "weights as halves", halved.roots, origins)
-    return dict(zip(named, halved.roots, strict=False)), halved.roots
+    verify(halved.roots, name, origins)
+    _tell(context, name, halved.roots, origins)
+    return halved
 
 
 def _has_halves(roots: Sequence[Node]) -> bool:

@@ -6,8 +6,6 @@ Cache of schedules: off, so that what is tested is compiled; its own tests switc
 Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import logging

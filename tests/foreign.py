@@ -1,7 +1,5 @@
 """Processes of the product as a user starts them, and a subscriber that has nothing of ours."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ A session of tests that is killed can remove nothing, so its keeper does, or the
 of tests and tools have the number of their process in their names; others are left alone.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

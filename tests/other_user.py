@@ -4,8 +4,6 @@ A child imports what it needs while it is root, since the checkout may lie where
 read, then takes on user, groups and umask, and runs a script.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -7,8 +7,6 @@ set, is an empty one of the session, and a session that leaves something there h
 and other child processes inherit both.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -72,7 +70,6 @@ class SessionCache:
         )
 
     def remove(self) -> None:
-        """Remove both directories, in the process that made them."""
         if self.owned:
             shutil.rmtree(self.root, ignore_errors=True)
 

@@ -59,9 +59,6 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from options_of(chosen)
 
 
-# --- commands ---------------------------------------------------------------------------------
-
-
 ALL_LINES = sorted({line for name in DOCUMENTS for line in command_lines(read(name))})
 
 
@@ -120,9 +117,6 @@ def test_the_exit_codes_of_help_are_those_of_the_commands_page() -> None:
     assert set(re.findall(r"\b\d+\b", EXIT_CODES)) == documented
 
 
-# --- Python -----------------------------------------------------------------------------------
-
-
 PYTHON_BLOCKS = [
     code
     for page in ("README.md", "docs/tensors.md")
@@ -155,11 +149,7 @@ def test_the_readme_shows_how_to_load_and_run_an_artifact() -> None:
     assert any("load_program(" in code and ".run(" in code for code in PYTHON_BLOCKS)
 
 
-# --- environment ------------------------------------------------------------------------------
-
-
 def module_texts(tree: ast.Module) -> dict[str, str]:
-    """Return the texts that a module gives a name."""
     found: dict[str, str] = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -224,9 +214,6 @@ def test_variables_of_settings_are_those_of_the_code() -> None:
     ]
     others = re.findall(r"^\| `(MODELD_\w+)` \| `", page, re.MULTILINE)
     assert tuple(others) == OTHER_VARIABLES
-
-
-# --- numbers, links ---------------------------------------------------------------------------
 
 
 def test_numbers_of_the_realize_page_are_those_of_the_code() -> None:

@@ -187,7 +187,6 @@ def missing_member(dotted: str) -> str | None:
 
 @functools.cache
 def targets() -> frozenset[str]:
-    """Return the targets of the Makefile."""
     found = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert found is not None
     return frozenset(found[1].split())

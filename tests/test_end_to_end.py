@@ -1,7 +1,5 @@
 """The product as a user runs it: real models, real daemon process, a subscriber not of ours."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

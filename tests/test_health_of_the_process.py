@@ -1,7 +1,5 @@
 """The real daemon says how it is while it waits: on the bus, in its file, to a person."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a run of tests leaves when it is killed or times out: nothing."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -43,7 +41,7 @@ def test_hangs(tmp_path):
         ((), signal.SIGKILL),
         pytest.param((), signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(("-n", "2"), signal.SIGKILL, marks=pytest.mark.slow),
-        (("--timeout=1", "--timeout-method=thread"), None),
+        pytest.param(("--timeout=1", "--timeout-method=thread"), None, marks=pytest.mark.slow),
     ],
     ids=["killed", "terminated", "killed with workers", "timed out"],
 )

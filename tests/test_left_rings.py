@@ -1,7 +1,5 @@
 """Rings of killed sessions go; those of living processes, and of other names, stay."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -31,7 +29,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(place: Path) -> int:
-    """Make rings in a process that is killed; return its number."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(place)], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,5 @@
 """Driver monitoring as a user runs it: real model, real process, a subscriber not of ours."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

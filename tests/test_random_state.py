@@ -1,7 +1,5 @@
 """No test shares random state with another: what it draws does not depend on what ran before it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from tests.session_cache import CACHE, SESSION, SessionCache
 
 ROOT = Path(__file__).parent.parent

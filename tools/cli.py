@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
 
 from tools.errors import ExitCode
-from tools.lib.help_text import HelpFormatter, epilog, nearest, split_docstring
+from tools.lib.options import HelpFormatter, epilog, nearest, split_docstring
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -374,11 +374,12 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
 def _report_missing_module(error: ModuleNotFoundError) -> int:
     name = error.name or str(error)
     extra = EXTRA_OF_MODULE.get(name.partition(".")[0])
-    advice = (
-        f"install it with: pip install 'modeld[{extra}]'"
-        if extra
-        else "is the installation complete?"
-    )
+    if extra:
+        advice = f"install it with: pip install 'modeld[{extra}]'"
+    elif name.startswith("tools.simulator"):
+        advice = "this installation leaves the simulator out; use a whole one"
+    else:
+        advice = "is the installation complete?"
     _print_error(f"this command needs the module {name!r}, which is not installed; {advice}")
     return ExitCode.MACHINE
 

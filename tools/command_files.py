@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 from tools.errors import (
     CompareError,
     DriveError,
@@ -23,8 +23,7 @@ from tools.errors import (
     UsageError,
     VideoError,
 )
-from tools.lib.file_kind import NOUNS
-from tools.lib.named_file import GIB, MIB, Role, check_named, check_outputs, tree
+from tools.lib.named_file import GIB, MIB, NOUNS, Role, check_named, check_outputs, tree
 
 _MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
 
@@ -124,8 +123,8 @@ def _train(args: argparse.Namespace) -> More:
 
 
 def _replay(args: argparse.Namespace) -> More:
-    from tools.playback.frame_table import frames_path
     from tools.playback.lock import lock_path
+    from tools.playback.outcome import frames_path
 
     output = args.output
     if os.path.isdir(output):  # noqa: PTH112 - of any name, too long ones as well
@@ -152,7 +151,7 @@ def _demo(args: argparse.Namespace) -> More:
 
 def _run(args: argparse.Namespace) -> More:
     from modeld.service.config_sources import load_config
-    from tools.service.setting_options import settings_given
+    from tools.service.options import settings_given
 
     if args.config is not None:  # which is read here
         check_named("--config ", args.config, TOML)
@@ -341,7 +340,7 @@ def _data_beside(path: Path) -> list[Path]:
     except OSError:
         return []
     # Here: artifacts and logs are looked into without onnx.
-    from scheduler.onnx_import.files.external import external_files
+    from scheduler.onnx_import.files.tensor_data import external_files
 
     return external_files(path)
 

@@ -20,6 +20,9 @@
     +-- FileKindError            4  a file that is missing, or of a kind that is not expected
     +-- CompareError             4  logs that have nothing to compare
     +-- LabelsError              4  labels that are damaged, or of another clip
+    +-- RegressionReferenceError 4  a reference that is missing, or of something else
+    |   +-- ReferenceFormatError 4  a reference whose file is damaged
+    +-- WorkerError              1  a process that ran a drive died, twice
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -150,3 +153,17 @@ class LabelsError(ToolError):
     """Labelled frames that cannot be read, or that are of another clip."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
+
+
+class RegressionReferenceError(ToolError):
+    """A reference is missing, or of another model, device class, interface or format."""
+
+    exit_code: ClassVar[int] = ExitCode.INPUT
+
+
+class ReferenceFormatError(RegressionReferenceError):
+    """A reference file is damaged."""
+
+
+class WorkerError(ToolError):
+    """A process that ran a drive ended before it had a result."""

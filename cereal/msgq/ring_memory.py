@@ -15,7 +15,7 @@ from typing import Final
 from cereal.access import why_refused
 from cereal.errors import TransportError
 from cereal.frame_ring import Fence
-from cereal.msgq.layout import HEADER_BYTES
+from cereal.msgq.ring import HEADER_BYTES
 
 # As the stack's own processes make it, before the umask.
 MODE: Final = 0o664
@@ -29,7 +29,7 @@ _DENIED: Final = (errno.EACCES, errno.EPERM)
 
 
 class RingMemory:
-    """A mapped ring; a `cereal.msgq.layout.Memory`.
+    """A mapped ring; a `cereal.msgq.ring.Memory`.
 
     A new ring gets `size` bytes of data; an existing one keeps its size. `reserve` takes the memory
     now, because a page that is missing later kills the process; a writer goes over all of it

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TypeVar
 
-from cereal.msgq.layout import OFFSET_MASK, thread_of
+from cereal.msgq.ring import OFFSET_MASK, thread_of
 
 SIGNAL: Final = signal.SIGUSR2
 _SIGNAL_NUMBER: Final = int(SIGNAL)

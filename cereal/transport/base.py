@@ -1,7 +1,12 @@
-"""The protocols of a transport: publishers and subscribers of whole messages, by service."""
+"""The protocols of transports, which carry whole messages by service, and one inside a process."""
 
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from time import monotonic
+from typing import Final, Protocol
+
+from cereal.errors import TransportError
 
 
 class Publisher(Protocol):
@@ -78,3 +83,146 @@ class Transport(Protocol):
     def close(self) -> None:
         """Close everything that this transport opened."""
         ...
+
+
+# --- Inside one process: for replay and tests. Deterministic, nothing is ever dropped ---------
+
+
+class MemoryTransport:
+    """Queues between publishers and subscribers of one process; may be used from several threads.
+
+    A message reaches the subscribers that exist when it is sent. Queues are unbounded, because a
+    replay must not lose messages; conflating subscribers hold one message.
+    """
+
+    def __init__(self) -> None:
+        # One condition for all queues: a wait on several subscribers needs no second mechanism.
+        self._changed = threading.Condition()
+        self._subscribers: dict[str, list[MemorySubscriber]] = {}
+        self._published: set[str] = set()
+
+    def publisher(self, service: str) -> "MemoryPublisher":
+        """Open the sending end of `service`; raise TransportError if it already has one."""
+        with self._changed:
+            if service in self._published:
+                raise TransportError(
+                    f"memory transport, {service}: expected one publisher, got a second; "
+                    "close the first or use another transport"
+                )
+            self._published.add(service)
+        return MemoryPublisher(self, service)
+
+    def subscriber(self, service: str, *, conflate: bool = False) -> "MemorySubscriber":
+        """Open a receiving end of `service`."""
+        subscriber = MemorySubscriber(self, service, conflate=conflate)
+        with self._changed:
+            self._subscribers.setdefault(service, []).append(subscriber)
+        return subscriber
+
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
+        """Wait until one of `subscribers` has a message; return those that have one."""
+        own = [one for one in subscribers if isinstance(one, MemorySubscriber)]
+        return self._wait(own, timeout_ms)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return {}: nobody is kept from anything."""
+        return {}
+
+    def log_refused(self) -> None:
+        """Do nothing, as nothing is refused."""
+
+    def close(self) -> None:
+        """Forget all publishers and subscribers."""
+        with self._changed:
+            self._subscribers.clear()
+            self._published.clear()
+            self._changed.notify_all()
+
+    def _wait(
+        self, subscribers: "list[MemorySubscriber]", timeout_ms: int
+    ) -> "list[MemorySubscriber]":
+        deadline = monotonic() + timeout_ms * 1e-3
+        with self._changed:
+            while not (ready := [one for one in subscribers if one.queue]):
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    break
+                self._changed.wait(remaining)
+            return ready
+
+    def _deliver(self, service: str, data: bytes) -> None:
+        with self._changed:
+            for subscriber in self._subscribers.get(service, ()):
+                subscriber.queue.append(data)
+            self._changed.notify_all()
+
+    def _readers(self, service: str) -> "tuple[MemorySubscriber, ...]":
+        with self._changed:
+            return tuple(self._subscribers.get(service, ()))
+
+    def _forget(self, service: str, subscriber: "MemorySubscriber | None") -> None:
+        with self._changed:
+            if subscriber is None:
+                self._published.discard(service)
+                return
+            listening = self._subscribers.get(service, [])
+            if subscriber in listening:
+                listening.remove(subscriber)
+
+
+class MemoryPublisher:
+    """Sending end of a service in a `MemoryTransport`."""
+
+    def __init__(self, transport: MemoryTransport, service: str) -> None:
+        self._transport = transport
+        self._service = service
+        self._open = True
+
+    def send(self, data: bytes) -> None:
+        """Append `data` to the queue of every subscriber; raise TransportError if closed."""
+        if not self._open:
+            raise TransportError(
+                f"memory transport, {self._service}: expected an open publisher, got a closed one; "
+                "open another"
+            )
+        self._transport._deliver(self._service, data)
+
+    def has_readers(self) -> bool:
+        """Return whether there is a subscriber."""
+        return bool(self._transport._readers(self._service))
+
+    def is_read(self) -> bool:
+        """Return whether there are subscribers, and none of them holds a message."""
+        readers = self._transport._readers(self._service)
+        return bool(readers) and not any(reader.queue for reader in readers)
+
+    def close(self) -> None:
+        """Free the service for another publisher."""
+        if self._open:
+            self._open = False
+            self._transport._forget(self._service, None)
+
+
+class MemorySubscriber:
+    """Receiving end of a service in a `MemoryTransport`; it loses nothing: queues have no end."""
+
+    lost: Final = 0
+
+    def __init__(self, transport: MemoryTransport, service: str, *, conflate: bool) -> None:
+        self.queue: deque[bytes] = deque(maxlen=1 if conflate else None)
+        self._transport = transport
+        self._service = service
+
+    def receive(self, timeout_ms: int = 0) -> bytes | None:
+        """Return the oldest message held, waiting up to `timeout_ms` for one."""
+        if timeout_ms > 0 and not self.queue:
+            self._transport._wait([self], timeout_ms)
+        try:
+            return self.queue.popleft()
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        """Stop receiving; what is held is dropped."""
+        self._transport._forget(self._service, self)
+        self.queue.clear()

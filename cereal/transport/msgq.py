@@ -15,10 +15,8 @@ from typing import Protocol, TypeVar
 from cereal.access import name_of_process
 from cereal.errors import MessageSizeError, TransportError
 from cereal.msgq import wake
-from cereal.msgq.layout import WRITE_UID, largest_message, thread_of
-from cereal.msgq.reader import RingReader
+from cereal.msgq.ring import WRITE_UID, RingReader, RingWriter, largest_message, thread_of
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport.base import Subscriber
 

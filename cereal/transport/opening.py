@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from cereal.address import Addresses, BusAddress
-from cereal.stacks import Stack
+from cereal.stacks import Addresses, BusAddress, Stack
 from cereal.transport.base import Publisher, Subscriber, Transport
 from cereal.transport.msgq import Gates, MsgqTransport
 from cereal.transport.zmq import ZmqTransport

@@ -4,20 +4,21 @@ Wire facts in docs/formats/bus.md. Loopback by default: only between machines th
 """
 
 import errno
+import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
-from cereal.access import holder_of_port
-from cereal.address import BusAddress
+from cereal.access import holder_of_lock, holder_of_port, set_mode, why_refused
 from cereal.errors import TransportError
-from cereal.stacks import DEFAULT_STACK, Stack
-from cereal.transport import ipc
+from cereal.stacks import DEFAULT_STACK, BusAddress, Stack
 from cereal.transport.base import Subscriber
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class ZmqTransport:
         Raises TransportError if it is taken, this process may not make it, or its path is too long.
         """
         endpoint = self.endpoint(service, bind=True)
-        path = ipc.path_of(endpoint)
-        lock = None if path is None else ipc.claim(service, path)
+        path = _path_of(endpoint)
+        lock = None if path is None else _claim(service, path)
         # An XPUB is a PUB that sees subscriptions; it drops what a slow reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
@@ -98,16 +99,18 @@ class ZmqTransport:
             socket.bind(endpoint)
             if path is not None:
                 # ZeroMQ leaves the mode to the umask.
-                path.chmod(ipc.SOCKET_MODE)
+                path.chmod(SOCKET_MODE)
         except (zmq.ZMQError, OSError) as error:
             socket.close()
             if lock is not None:
                 os.close(lock)
             reason = zmq.strerror(error.errno or 0)  # without the endpoint, which is said already
-            raise TransportError(
-                f"zmq transport, {service}: expected to bind {endpoint}, got {reason}"
-                + (_of_port(endpoint, error) if path is None else ipc.binding_advice(path))
-            ) from error
+            if path is not None:
+                advice = _binding_advice(path)
+            else:
+                holder, advice = _of_port(endpoint, error)
+                reason += holder
+            raise _error(service, f"to bind {endpoint}", reason, advice) from error
         return self._keep(ZmqPublisher(socket, service, lock))
 
     def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
@@ -118,9 +121,9 @@ class ZmqTransport:
         directory is missing or closed, or the key of its machine is not known.
         """
         endpoint = self.endpoint(service)
-        path = ipc.path_of(endpoint)
+        path = _path_of(endpoint)
         if path is not None:
-            ipc.check_directory(service, path)
+            _check_directory(service, path)
         address = self._address_of(service)
         socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
@@ -138,9 +141,8 @@ class ZmqTransport:
             raise
         except zmq.ZMQError as error:
             socket.close()
-            raise TransportError(
-                f"zmq transport, {service}: expected to connect to {endpoint}, got {error}; "
-                "check the address"
+            raise _error(
+                service, f"to connect to {endpoint}", error, "check the address"
             ) from error
         subscriber = self._keep(ZmqSubscriber(socket, service))
         self.log_refused()
@@ -155,8 +157,8 @@ class ZmqTransport:
         reasons = {}
         for end in tuple(self._open):
             if isinstance(end, ZmqSubscriber) and end.is_open:
-                path = ipc.path_of(self.endpoint(end.service))
-                reason = None if path is None else ipc.why_no_connection(end.service, path)
+                path = _path_of(self.endpoint(end.service))
+                reason = None if path is None else _why_no_connection(end.service, path)
                 if reason is not None:
                     reasons[end.service] = reason
         return reasons
@@ -208,16 +210,6 @@ class ZmqTransport:
         return end
 
 
-def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> str:
-    """Return the holder of an endpoint's port that was not bound, and what to do."""
-    if error.errno != errno.EADDRINUSE:
-        return "; publish at an address of this machine, such as tcp://127.0.0.1"
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    holder = holder_of_port(int(port), host)
-    by, what = (f" by {holder}", "it") if holder else ("", "what has the port")
-    return f"{by}; stop {what}, or publish at other ports, such as tcp://127.0.0.1:+1000"
-
-
 class ZmqPublisher:
     """Sending end: a bound XPUB socket."""
 
@@ -240,20 +232,17 @@ class ZmqPublisher:
         """
         if os.getpid() != self._pid:
             # A ZeroMQ context does not survive a fork: both processes would write one stream.
-            raise TransportError(
-                f"zmq transport, {self._service}: expected to send from process {self._pid}, got "
-                f"{os.getpid()}; open a transport in the new process"
-            )
+            expected = f"to send from process {self._pid}"
+            advice = "open a transport in the new process"
+            raise _error(self._service, expected, os.getpid(), advice)
         try:
             self._socket.send(data, zmq.DONTWAIT)
         except zmq.Again:
             # PUB drops by itself; this is the case of no room anywhere, which is dropping too.
             return
         except zmq.ZMQError as error:
-            raise TransportError(
-                f"zmq transport, {self._service}: expected to send {len(data)} bytes, got {error}; "
-                "open another publisher"
-            ) from error
+            expected = f"to send {len(data)} bytes"
+            raise _error(self._service, expected, error, "open another publisher") from error
         # Messages of subscribers pile up unless they are read.
         self.has_readers()
 
@@ -267,10 +256,9 @@ class ZmqPublisher:
 
     def is_read(self) -> bool:
         """Raise TransportError: ZeroMQ does not tell."""
-        raise TransportError(
-            f"zmq transport, {self._service}: expected a transport that knows what its readers "
-            "have taken, got ZeroMQ, which does not; use msgq or memory, or wait for an answer"
-        )
+        expected = "a transport that knows what its readers have taken"
+        advice = "use msgq or memory, or wait for an answer"
+        raise _error(self._service, expected, "ZeroMQ, which does not", advice)
 
     def close(self) -> None:
         """Unbind, and return when the endpoint is free again."""
@@ -321,3 +309,119 @@ class ZmqSubscriber:
     def close(self) -> None:
         """Disconnect."""
         self.socket.close(linger=0)
+
+
+# --- Socket files in a directory: their modes, locks, and who may use them --------------------
+# Connecting needs permission to write the socket. ZeroMQ retries without a word where it is not
+# given, so it is looked for here (docs/formats/bus.md, ADR 0092).
+
+# The owner and the group: nobody else may listen, or pretend to be a sensor.
+SOCKET_MODE: Final = 0o660
+_SCHEME: Final = "ipc://"
+# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
+_MAX_PATH: Final = 107
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def _path_of(endpoint: str) -> Path | None:
+    """Return the socket file of an endpoint; None of one without."""
+    return Path(endpoint.removeprefix(_SCHEME)) if endpoint.startswith(_SCHEME) else None
+
+
+def _check_directory(service: str, path: Path) -> None:
+    """Raise TransportError for a directory that is missing, or that this process may not look into.
+
+    Nothing makes it: with a misspelt address two processes would each talk to nobody.
+    """
+    directory = path.parent
+    try:
+        found = None if stat.S_ISDIR(directory.stat().st_mode) else "another file"
+    except (FileNotFoundError, NotADirectoryError):
+        found = "none"
+    except OSError as error:
+        raise _closed(service, directory, error.strerror) from error
+    if found is not None:
+        advice = "make it, or correct the address of the bus"
+        raise _error(service, f"the directory {directory}", found, advice)
+    if not os.access(directory, os.X_OK, effective_ids=True):
+        raise _closed(service, directory, os.strerror(errno.EACCES))
+
+
+def _why_no_connection(service: str, path: Path) -> str | None:
+    """Return why this process may not connect to the socket at `path`; None if it may or is new."""
+    if os.access(path, os.W_OK, effective_ids=True):
+        return None
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        found = error.strerror
+    else:
+        found = os.strerror(errno.EACCES)
+    return str(_error(service, f"to connect to {path}", found, why_refused(path)))
+
+
+def _claim(service: str, path: Path) -> int:
+    """Take the lock file beside a socket file: ZeroMQ would silently steal a bound path.
+
+    Returns the descriptor that holds the lock until it is closed. Raises TransportError if there is
+    another publisher, or this process may not publish here.
+    """
+    if len(os.fsencode(path)) > _MAX_PATH:
+        expected = f"a socket path of at most {_MAX_PATH} bytes"
+        raise _error(service, expected, path, "choose a shorter directory")
+    _check_directory(service, path)
+    lock_path = Path(f"{path}.lock")
+    try:
+        lock = _open_lock(lock_path)
+    except OSError as error:
+        is_denied = isinstance(error, PermissionError)
+        advice = why_refused(lock_path) if is_denied else "choose a directory that can be written"
+        raise _error(service, f"to open or make {lock_path}", error.strerror, advice) from error
+    try:
+        set_mode(lock, SOCKET_MODE)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = holder_of_lock(lock) or "another publisher"
+        os.close(lock)
+        found = f"{error.strerror}: its lock is held by {holder}"
+        advice = "stop that, or use another directory"
+        raise _error(service, f"to bind {_SCHEME}{path}", found, advice) from error
+    return lock
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        return os.open(path, _LOCK_FLAGS)
+    except FileNotFoundError:
+        # Not at first: Linux may refuse O_CREAT on another user's file in a shared directory.
+        return os.open(path, _LOCK_FLAGS | os.O_CREAT, SOCKET_MODE)
+
+
+def _closed(service: str, directory: Path, found: str | None) -> TransportError:
+    return _error(service, f"to use the directory {directory}", found, why_refused(directory))
+
+
+def _binding_advice(path: Path) -> str:
+    """Return what to do where binding a socket file failed."""
+    if not os.access(path.parent, os.W_OK, effective_ids=True):
+        return why_refused(path.parent)
+    if path.is_socket():
+        # Left by another user in a sticky directory, where only that user may remove it.
+        return f"remove what is there: {why_refused(path)}"
+    return "remove what is there, or use another directory"
+
+
+def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> tuple[str, str]:
+    """Return the holder of an endpoint's port that was not bound, and what to do."""
+    if error.errno != errno.EADDRINUSE:
+        return "", "publish at an address of this machine, such as tcp://127.0.0.1"
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    holder = holder_of_port(int(port), host)
+    by, what = (f" by {holder}", "it") if holder else ("", "what has the port")
+    return by, f"stop {what}, or publish at other ports, such as tcp://127.0.0.1:+1000"
+
+
+def _error(service: str, expected: str, found: object, advice: str) -> TransportError:
+    return TransportError(f"zmq transport, {service}: expected {expected}, got {found}; {advice}")

@@ -1,7 +1,6 @@
 """VisionIPC, by which openpilot's camera process hands frames over: client and server."""
 
-from cereal.visionipc.cameras import VisionIpcCameras
-from cereal.visionipc.reader import VisionIpcReader
+from cereal.visionipc.client import VisionIpcCameras, VisionIpcReader
 from cereal.visionipc.server import VisionIpcServer
 
 __all__ = ["VisionIpcCameras", "VisionIpcReader", "VisionIpcServer"]

@@ -10,7 +10,8 @@ from typing import Final
 
 from cereal.cameras import CameraSource
 from cereal.frames import Frame
-from modeld.frames.sync_log import MAX_RECEIVES, NS_PER_MS, SyncLog, UnpairedRun
+from modeld.frames.frame_log import MAX_RECEIVES, SyncLog, UnpairedRun
+from modeld.state.loop_state import NS_PER_MS
 
 # Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
 PAIRING_WINDOW_NS: Final = 25_000_000

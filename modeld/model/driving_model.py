@@ -16,10 +16,10 @@ from cereal.frames import Frame, nv12_format
 from modeld.errors import ModelInterfaceError
 from modeld.frames.camera_input import CameraInput
 from modeld.frames.frame_sync import FramePair
-from modeld.outputs.model_message import ModelMessage
+from modeld.outputs.fill_message import ModelMessage
 from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser, check_heads, check_vector
 from runtime.errors import ArtifactError
-from runtime.format.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
+from runtime.format.interfaces import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
 
 if TYPE_CHECKING:
     from runtime.run.entry import TensorSpec

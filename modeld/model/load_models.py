@@ -5,12 +5,17 @@ model, the process starts with that (ADR 0086).
 """
 
 import logging
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
+
+import numpy as np
 
 import runtime
 from modeld.errors import (
@@ -20,10 +25,13 @@ from modeld.errors import (
     NothingSelectedError,
     StoreError,
 )
-from modeld.health.snapshot import SelfTestFacts, TestResult
+from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.service.config import Config
-from modeld.store.model_store import ModelStore, candidates
+from modeld.service.realtime import Effect
+from modeld.store.model_store import ModelStore
 from runtime.errors import RuntimeFault
+from runtime.format.interfaces import parse_interface, parse_monitoring_interface
+from runtime.opencl.binding import cl
 from runtime.run.selftest import self_test
 
 logger = logging.getLogger(__name__)
@@ -242,7 +250,7 @@ def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:
-        paths, found = candidates(config.models_dir, config.role)
+        paths, found = ModelStore(config.models_dir).candidates(config.role)
         problems += [f"model of the store not usable: {text}" for text in found]
         return paths
     raise ConfigError(
@@ -278,7 +286,7 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     if config.model is not None or config.models_dir is None or config.role != "driving":
         return None
     try:
-        paths, found = candidates(config.models_dir, "fallback")
+        paths, found = ModelStore(config.models_dir).candidates("fallback")
         problems += [f"fallback model of the store not usable: {text}" for text in found]
         return paths[0]
     except NothingSelectedError:
@@ -305,3 +313,59 @@ def _first_of(
         except (ModeldError, RuntimeFault) as error:
             _note(problems, "model not usable, the one before is taken", error)
     return load(paths[-1])
+
+
+# --- Facts of a loaded model, for the health message ------------------------------------------
+
+_PACKAGE: Final = "modeld"
+
+
+def facts_of(
+    model: LoadedModel,
+    *,
+    realtime: tuple[Effect, ...] = (),
+    start_problems: tuple[str, ...] = (),
+    started_ns: int = 0,
+) -> ServiceFacts:
+    """Return the facts of a model whose artifact has been checked."""
+    stats = model.program.stats
+    return ServiceFacts(
+        kind=model.kind,
+        model=str(model.path),
+        sha256=model.sha256,
+        program_sha256=model.program_sha256,
+        lineage=model.program.manifest.lineage,
+        checkpoints=_checkpoints(model),
+        device=stats.device,
+        driver=stats.driver,
+        self_test=model.self_test,
+        realtime=realtime,
+        start_problems=start_problems,
+        versions=versions(),
+        started_ns=started_ns,
+    )
+
+
+def _checkpoints(model: LoadedModel) -> Mapping[str, str]:
+    """Return the name of each model's checkpoint, by role."""
+    interface = model.program.manifest.metadata["interface"]
+    if model.kind == "monitoring":
+        part = parse_monitoring_interface(interface).model
+        return {part.role: part.checkpoint}
+    return {one.role: one.checkpoint for one in parse_interface(interface).models}
+
+
+def versions() -> Mapping[str, str]:
+    """Return the versions of what the daemon consists of; ours first."""
+    try:
+        own = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        own = "(not installed)"
+    return MappingProxyType(
+        {
+            _PACKAGE: own,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "pyopencl": cl.VERSION_TEXT,
+        }
+    )

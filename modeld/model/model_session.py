@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from modeld.errors import CameraSizeError
 from modeld.frames.frame_sync import FramePair
 from modeld.model.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
-from modeld.outputs.actions import ActionFilter, rule_in_force
-from modeld.outputs.confidence import ConfidenceFilter, HardBrakeFilter
-from modeld.outputs.fill_message import FrameVerdict
 from modeld.outputs.parse_outputs import DrivingOutputs
+from modeld.outputs.verdict import (
+    ActionFilter,
+    ConfidenceFilter,
+    FrameVerdict,
+    HardBrakeFilter,
+    rule_in_force,
+)
 from modeld.service.config import Config
 from modeld.vehicle.calibration import Calibration
 from modeld.vehicle.desire import Desire, lane_change_machine

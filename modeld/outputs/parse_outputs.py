@@ -27,7 +27,7 @@ from modeld.constants import (
     ROAD_EDGE_COUNT,
 )
 from modeld.errors import ModelInterfaceError
-from runtime.format.driving_interface import Interface
+from runtime.format.interfaces import Interface
 
 Array = NDArray[np.float32]
 RawVectors = Mapping[str, Array]

@@ -23,13 +23,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from cereal.address import Addresses
 from cereal.services import HashName
-from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from cereal.stacks import DEFAULT_STACK, STACKS, Addresses, Stack
 from modeld.errors import ConfigError
 from modeld.service.service_log import FORMATS, LEVELS
-from modeld.service.settings import Setting, address_form, camera_form, cpu_list, doc, settings_of
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.service.settings import (
+    Setting,
+    address_form,
+    camera_form,
+    cpu_list,
+    described,
+    settings_of,
+)
+from modeld.vehicle.cameras import DeviceCameras
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
 SIMULATION_VARIABLE: Final = "SIMULATION"
@@ -48,45 +54,33 @@ def environment_prefix() -> str:
 class RealtimeConfig:
     """Requests to the system; each is optional, and its effect is reported."""
 
-    cpus: str | None = field(
-        default=None,
-        metadata=doc(
-            "CPUs of the loop, such as 7 or 0-3,6; default: the system chooses.",
-            check=cpu_list,
-            example="4-7",
-            option="--cpus LIST",
-        ),
+    cpus: str | None = described(
+        None,
+        "CPUs of the loop, such as 7 or 0-3,6; default: the system chooses.",
+        check=cpu_list,
+        example="4-7",
+        option="--cpus LIST",
     )
-    priority: int = field(
-        default=0,
-        metadata=doc(
-            "Priority of SCHED_FIFO for the loop, 1 to 99; 0 keeps the default scheduler.",
-            bounds=(0, 99),
-            option="--priority N",
-        ),
+    priority: int = described(
+        0,
+        "Priority of SCHED_FIFO for the loop, 1 to 99; 0 keeps the default scheduler.",
+        bounds=(0, 99),
+        option="--priority N",
     )
-    lock_memory: bool = field(
-        default=False, metadata=doc("Keep all pages in memory.", option="--lock-memory")
+    lock_memory: bool = described(False, "Keep all pages in memory.", option="--lock-memory")
+    freeze_gc: bool = described(True, "No cyclic garbage collection while the loop runs.")
+    gpu_priority: str | None = described(
+        None,
+        "Priority of the model's work on the device, if its driver has priorities; default: "
+        "the driver's own.",
+        choices=("high", "medium", "low"),
+        example="high",
+        option="--gpu-priority HINT",
     )
-    freeze_gc: bool = field(
-        default=True, metadata=doc("No cyclic garbage collection while the loop runs.")
-    )
-    gpu_priority: str | None = field(
-        default=None,
-        metadata=doc(
-            "Priority of the model's work on the device, if its driver has priorities; default: "
-            "the driver's own.",
-            choices=("high", "medium", "low"),
-            example="high",
-            option="--gpu-priority HINT",
-        ),
-    )
-    keep_awake: bool = field(
-        default=False,
-        metadata=doc(
-            "Keep CPUs out of deep idle states for faster wake-up; uses more power.",
-            option="--keep-awake",
-        ),
+    keep_awake: bool = described(
+        False,
+        "Keep CPUs out of deep idle states for faster wake-up; uses more power.",
+        option="--keep-awake",
     )
 
 
@@ -94,22 +88,20 @@ class RealtimeConfig:
 class CameraTable:
     """A camera as the file describes it, which takes the first three."""
 
-    width: int | None = field(
-        default=None, metadata=doc("Width of the picture, pixels.", bounds=(2, 16384), example=960)
+    width: int | None = described(
+        None, "Width of the picture, pixels.", bounds=(2, 16384), example=960
     )
-    height: int | None = field(
-        default=None, metadata=doc("Height of the picture, pixels.", bounds=(2, 16384), example=540)
+    height: int | None = described(
+        None, "Height of the picture, pixels.", bounds=(2, 16384), example=540
     )
-    focal_px: float | None = field(
-        default=None, metadata=doc("Focal length, pixels.", bounds=(1.0, 100_000.0), example=800.0)
+    focal_px: float | None = described(
+        None, "Focal length, pixels.", bounds=(1.0, 100_000.0), example=800.0
     )
-    focal_y_px: float | None = field(
-        default=None,
-        metadata=doc(
-            "The same down a column; default: pixels are square.",
-            bounds=(1.0, 100_000.0),
-            example=800.0,
-        ),
+    focal_y_px: float | None = described(
+        None,
+        "The same down a column; default: pixels are square.",
+        bounds=(1.0, 100_000.0),
+        example=800.0,
     )
 
 
@@ -117,216 +109,167 @@ class CameraTable:
 class Config:
     """Settings; every instance has been checked."""
 
-    model: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Driving or driver monitoring artifact; default: the selected one of models_dir.",
-            example="/var/lib/modeld/driving.pkl",
-            option="--model FILE",
-        ),
+    model: Path | None = described(
+        None,
+        "Driving or driver monitoring artifact; default: the selected one of models_dir.",
+        example="/var/lib/modeld/driving.pkl",
+        option="--model FILE",
     )
-    fallback_model: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Small driving artifact that takes over for the rest of the drive if model fails.",
-            example="/var/lib/modeld/small.pkl",
-            option="--fallback-model FILE",
-        ),
+    fallback_model: Path | None = described(
+        None,
+        "Small driving artifact that takes over for the rest of the drive if model fails.",
+        example="/var/lib/modeld/small.pkl",
+        option="--fallback-model FILE",
     )
-    models_dir: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Store of models; its selected one runs if model is not given.",
-            example="/var/lib/modeld/models",
-            option="--models-dir DIRECTORY",
-        ),
+    models_dir: Path | None = described(
+        None,
+        "Store of models; its selected one runs if model is not given.",
+        example="/var/lib/modeld/models",
+        option="--models-dir DIRECTORY",
     )
-    role: str = field(
-        default="driving",
-        metadata=doc(
-            "Which of the store's selected models to run.",
-            choices=("driving", "monitoring"),
-            option="--role ROLE",
-        ),
+    role: str = described(
+        "driving",
+        "Which of the store's selected models to run.",
+        choices=("driving", "monitoring"),
+        option="--role ROLE",
     )
-    state_dir: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Directory that remembers, across restarts, that the fallback model is in use.",
-            example="/run/modeld",
-            option="--state-dir DIRECTORY",
-        ),
+    state_dir: Path | None = described(
+        None,
+        "Directory that remembers, across restarts, that the fallback model is in use.",
+        example="/run/modeld",
+        option="--state-dir DIRECTORY",
     )
-    device: str | None = field(
-        default=None,
-        metadata=doc(
-            "OpenCL device, by a part of its name, see modeld devices; default: the best.",
-            example="pocl",
-            option="--device NAME",
-        ),
+    device: str | None = described(
+        None,
+        "OpenCL device, by a part of its name, see modeld devices; default: the best.",
+        example="pocl",
+        option="--device NAME",
     )
-    run_timeout_ms: int = field(
-        default=300,
-        metadata=doc(
-            "Longest run of a model before the fallback model takes over or the process restarts.",
-            bounds=(50, LONGEST_WAIT_MS),
-            option="--run-timeout-ms MS",
-        ),
+    run_timeout_ms: int = described(
+        300,
+        "Longest run of a model before the fallback model takes over or the process restarts.",
+        bounds=(50, LONGEST_WAIT_MS),
+        option="--run-timeout-ms MS",
     )
-    non_finite_limit: int = field(
-        default=3,
-        metadata=doc(
-            "Consecutive runs with non-finite outputs before the fallback model takes over.",
-            bounds=(1, 100),
-        ),
+    non_finite_limit: int = described(
+        3,
+        "Consecutive runs with non-finite outputs before the fallback model takes over.",
+        bounds=(1, 100),
     )
-    demo: bool = field(
-        default=False,
-        metadata=doc(
-            "Use a built-in car instead of waiting for carParams. It still waits for "
-            "cameras; modeld demo has its own.",
-            option="--demo",
-        ),
+    demo: bool = described(
+        False,
+        "Use a built-in car instead of waiting for carParams. It still waits for "
+        "cameras; modeld demo has its own.",
+        option="--demo",
     )
-    bus_address: str = field(
-        default="tcp://127.0.0.1",
-        metadata=doc(
-            "Bus address: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
-            "ipc:///DIRECTORY, or msgq: for the rings of the stack in shared memory "
-            "(msgq:PREFIX for those of another OPENPILOT_PREFIX).",
-            check=address_form,
-            option="--bus ADDRESS",
-            covers=("publish_address", "subscribe_address"),
-        ),
+    bus_address: str = described(
+        "tcp://127.0.0.1",
+        "Bus address: tcp://HOST, tcp://HOST:+N with all ports moved by N, "
+        "ipc:///DIRECTORY, or msgq: for the rings of the stack in shared memory "
+        "(msgq:PREFIX for those of another OPENPILOT_PREFIX).",
+        check=address_form,
+        option="--bus ADDRESS",
+        covers=("publish_address", "subscribe_address"),
     )
-    publish_address: str | None = field(
-        default=None,
-        metadata=doc(
-            "Where this process publishes, for example next to a bridge that has bound all ports; "
-            "default: bus_address.",
-            check=address_form,
-            example="tcp://127.0.0.1:+1000",
-            option="--publish ADDRESS",
-        ),
+    publish_address: str | None = described(
+        None,
+        "Where this process publishes, for example next to a bridge that has bound all ports; "
+        "default: bus_address.",
+        check=address_form,
+        example="tcp://127.0.0.1:+1000",
+        option="--publish ADDRESS",
     )
-    subscribe_address: str | None = field(
-        default=None,
-        metadata=doc(
-            "Where it subscribes, for example to a device's bridge; default: bus_address.",
-            check=address_form,
-            example="tcp://192.168.0.10",
-            option="--subscribe ADDRESS",
-        ),
+    subscribe_address: str | None = described(
+        None,
+        "Where it subscribes, for example to a device's bridge; default: bus_address.",
+        check=address_form,
+        example="tcp://192.168.0.10",
+        option="--subscribe ADDRESS",
     )
-    bus_keys: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Directory of keys for addresses of other machines, as modeld keys makes them; "
-            "without them, remote traffic is neither encrypted nor authenticated.",
-            example="/etc/modeld/keys",
-            option="--bus-keys DIRECTORY",
-        ),
+    bus_keys: Path | None = described(
+        None,
+        "Directory of keys for addresses of other machines, as modeld keys makes them; "
+        "without them, remote traffic is neither encrypted nor authenticated.",
+        example="/etc/modeld/keys",
+        option="--bus-keys DIRECTORY",
     )
-    stack: str = field(
-        default=DEFAULT_STACK.name,
-        metadata=doc(
-            "The stack on the other end of the bus: names of messages, ports, paths.",
-            choices=tuple(STACKS),
-            option="--stack NAME",
-        ),
+    stack: str = described(
+        DEFAULT_STACK.name,
+        "The stack on the other end of the bus: names of messages, ports, paths.",
+        choices=tuple(STACKS),
+        option="--stack NAME",
     )
-    port_hash: HashName | None = field(
-        default=None,
-        metadata=doc(
-            "Hash that gives TCP ports, murmur before November 2024; default: the stack's. An "
-            "address may have one of its own: tcp://HOST:murmur, tcp://HOST:murmur+1000.",
-            example="fnv1a",
-            option="--port-hash NAME",
-        ),
+    port_hash: HashName | None = described(
+        None,
+        "Hash that gives TCP ports, murmur before November 2024; default: the stack's. An "
+        "address may have one of its own: tcp://HOST:murmur, tcp://HOST:murmur+1000.",
+        example="fnv1a",
+        option="--port-hash NAME",
     )
-    params_dir: Path | None = field(
-        default=None,
-        metadata=doc(
-            "Directory of the stack's parameters, for CarParams; default: by the stack's rule.",
-            example="/data/params/d",
-            option="--params DIRECTORY",
-        ),
+    params_dir: Path | None = described(
+        None,
+        "Directory of the stack's parameters, for CarParams; default: by the stack's rule.",
+        example="/data/params/d",
+        option="--params DIRECTORY",
     )
-    camera_server: str = field(
-        default="camerad",
-        metadata=doc(
-            "Where the camera daemon's frames are: NAME of its frame rings, visionipc:NAME with "
-            "packets on msgq, or visionipc+zmq:NAME.",
-            check=camera_form,
-            option="--camera-server ADDRESS",
-        ),
+    camera_server: str = described(
+        "camerad",
+        "Where the camera daemon's frames are: NAME of its frame rings, visionipc:NAME with "
+        "packets on msgq, or visionipc+zmq:NAME.",
+        check=camera_form,
+        option="--camera-server ADDRESS",
     )
     # Used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``.
     cameras: DeviceCameras | None = None
-    frame_timeout_ms: int = field(
-        default=100,
-        metadata=doc(
-            "Longest wait for one frame; also the longest delay of a stop.",
-            bounds=(1, LONGEST_WAIT_MS),
-        ),
+    frame_timeout_ms: int = described(
+        100,
+        "Longest wait for one frame; also the longest delay of a stop.",
+        bounds=(1, LONGEST_WAIT_MS),
     )
-    lat_smooth_s: float | None = field(
-        default=None,
-        metadata=doc(
-            "Time constant of the curvature filter, 0 turns it off; default: the model's.",
-            bounds=(0.0, 5.0),
-            example=0.1,
-        ),
+    lat_smooth_s: float | None = described(
+        None,
+        "Time constant of the curvature filter, 0 turns it off; default: the model's.",
+        bounds=(0.0, 5.0),
+        example=0.1,
     )
-    long_smooth_s: float | None = field(
-        default=None,
-        metadata=doc(
-            "Time constant of the acceleration filter, 0 turns it off; default: the model's.",
-            bounds=(0.0, 5.0),
-            example=0.3,
-        ),
+    long_smooth_s: float | None = described(
+        None,
+        "Time constant of the acceleration filter, 0 turns it off; default: the model's.",
+        bounds=(0.0, 5.0),
+        example=0.3,
     )
-    send_raw_predictions: bool = field(
-        default_factory=lambda: os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in _NO,
-        metadata=doc(
-            "Put the raw output vectors into modelV2 or driverStateV2; default: the "
-            "variable SEND_RAW_PRED."
-        ),
+    send_raw_predictions: bool = described(
+        False,
+        "Put the raw output vectors into modelV2 or driverStateV2; default: the "
+        "variable SEND_RAW_PRED.",
+        made_by=lambda: os.environ.get(RAW_PREDICTIONS_VARIABLE, "") not in _NO,
     )
-    simulation: bool = field(
-        default_factory=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
-        metadata=doc(
-            "Time runs unevenly, as in a simulator: timeouts of services and frame stamps are not "
-            "judged; default: the variable SIMULATION."
-        ),
+    simulation: bool = described(
+        False,
+        "Time runs unevenly, as in a simulator: timeouts of services and frame stamps are not "
+        "judged; default: the variable SIMULATION.",
+        made_by=lambda: os.environ.get(SIMULATION_VARIABLE, "") not in _NO,
     )
-    log_format: str = field(
-        default="text",
-        metadata=doc(
-            "Log lines as text, for people and the journal, or as JSON objects.",
-            choices=FORMATS,
-            option="--log-format FORMAT",
-        ),
+    log_format: str = described(
+        "text",
+        "Log lines as text, for people and the journal, or as JSON objects.",
+        choices=FORMATS,
+        option="--log-format FORMAT",
     )
-    log_level: str = field(
-        default="info",
-        metadata=doc(
-            "Minimum log level; -v is debug, -q is error.",
-            choices=tuple(LEVELS),
-            option="--log-level LEVEL",
-        ),
+    log_level: str = described(
+        "info",
+        "Minimum log level; -v is debug, -q is error.",
+        choices=tuple(LEVELS),
+        option="--log-level LEVEL",
     )
-    log_tracebacks: bool = field(
-        default=False,
-        metadata=doc("Exceptions in text take several lines, as in Python; -vv does so, too."),
+    log_tracebacks: bool = described(
+        False, "Exceptions in text take several lines, as in Python; -vv does so, too."
     )
-    metrics_file: Path | None = field(
-        default=None,
-        metadata=doc(
-            "File for metrics, written once a second in Prometheus' text format.",
-            example="/run/modeld/metrics.prom",
-            option="--metrics-file FILE",
-        ),
+    metrics_file: Path | None = described(
+        None,
+        "File for metrics, written once a second in Prometheus' text format.",
+        example="/run/modeld/metrics.prom",
+        option="--metrics-file FILE",
     )
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
 

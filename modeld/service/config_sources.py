@@ -19,8 +19,8 @@ from modeld.service.config import (
     RealtimeConfig,
 )
 from modeld.service.settings import Setting, differing, shown, suggestion
-from modeld.vehicle.calibration import Camera, DeviceCameras
-from runtime.files.given_file import read_given
+from modeld.vehicle.cameras import Camera, DeviceCameras
+from runtime.files.user_file import read_given
 
 PREFIX: Final = "MODELD_"
 # Variables of the same prefix that are no settings (docs/env-vars.md).

@@ -22,10 +22,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import runtime
 from modeld.service.config import RealtimeConfig
+
+if TYPE_CHECKING:
+    import runtime
 
 # The supervisor shares the interpreter with the loop. A thread that wants it waits this
 # time until the other must give way: 5 ms by default, a tenth of a frame. Shorter costs nothing
@@ -94,7 +96,7 @@ def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
     return tuple(effects)
 
 
-def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tuple[Effect, ...]:
+def apply_to_program(settings: RealtimeConfig, program: "runtime.Program") -> tuple[Effect, ...]:
     """Set up the work on the device: its queue, and the threads of a driver for CPUs.
 
     The program must have been loaded with ``gpu_priority``.

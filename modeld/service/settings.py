@@ -12,12 +12,14 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from cereal.address import ADDRESS_FORM, BusAddress
 from cereal.cameras import CAMERA_FORM, CameraAddress
 from cereal.errors import FrameError, TransportError
-from runtime.quantities import float_of, int_of
+from cereal.stacks import ADDRESS_FORM, BusAddress
+from runtime.texts import float_of, int_of
+
+_T = TypeVar("_T")
 
 _DOC: Final = "doc"
 _TRUE: Final = ("1", "true", "yes", "on")
@@ -44,7 +46,8 @@ class Doc:
     covers: tuple[str, ...] = ()  # keys of settings
 
 
-def doc(  # noqa: PLR0913 -- what there may be to say of a setting
+def described(  # noqa: PLR0913 -- what there may be to say of a setting
+    default: _T,
     text: str,
     *,
     bounds: tuple[float, float] | None = None,
@@ -53,9 +56,17 @@ def doc(  # noqa: PLR0913 -- what there may be to say of a setting
     example: str | float | None = None,
     option: str | None = None,
     covers: tuple[str, ...] = (),
-) -> dict[str, Doc]:
-    """Return the metadata of a dataclass field that is a setting; arguments as of ``Doc``."""
-    return {_DOC: Doc(text, bounds, choices, check, example, option, covers)}
+    made_by: Callable[[], _T] | None = None,
+) -> _T:
+    """Return the dataclass field of a setting; `text` and what follows as of ``Doc``.
+
+    `made_by` makes the default of each instance, in place of `default`.
+    """
+    metadata = {_DOC: Doc(text, bounds, choices, check, example, option, covers)}
+    found: Any = dataclasses.field(default=default, metadata=metadata)
+    if made_by is not None:
+        found = dataclasses.field(default_factory=made_by, metadata=metadata)
+    return cast("_T", found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

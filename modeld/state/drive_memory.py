@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime.files.given_file import read_given
+from runtime.files.user_file import read_given
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,11 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from modeld.errors import StoreError
-from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
-from runtime.errors import RuntimeFault
-from runtime.files.given_file import open_given
-from runtime.format.artifact import read_artifact
+from runtime.files.user_file import open_given
 
 # Others read; only the owner writes: what lies here is run.
 DIRECTORY_MODE: Final = 0o755
@@ -170,42 +166,3 @@ def locked(store: Path, wait_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-# --- Copying an artifact into a store ---------------------------------------------------------
-
-
-def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> StoreManifest:
-    """Copy an artifact to a new file, check the copy and return its manifest.
-
-    Raises:
-        StoreError: it is no sound artifact of a kind that a daemon runs.
-        OSError: the target cannot be written.
-    """
-    try:
-        sha256, size = copy_new(source, target)
-    except OSError as error:
-        if error.filename != str(source):
-            raise
-        raise StoreError(f"{source}: cannot be read: {error.strerror}") from error
-    try:
-        artifact = read_artifact(target)
-    except RuntimeFault as error:
-        raise StoreError(str(error).replace(str(target), str(source))) from error
-    interface = artifact.manifest.metadata.get("interface")
-    name = interface.get("name", "") if isinstance(interface, dict) else ""
-    manifest = StoreManifest(
-        name=model.name,
-        version=model.version,
-        kind=artifact.manifest.kind,
-        file_sha256=sha256,
-        size=size,
-        minimum_abi=artifact.manifest.raw["abi"],
-        interface=name if isinstance(name, str) else "",
-        added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
-    try:
-        # Nothing is added that the next reader would refuse.
-        return parse_manifest(manifest.file_bytes())
-    except StoreError as error:
-        raise StoreError(f"{source}: {error}") from error

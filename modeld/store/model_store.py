@@ -16,21 +16,19 @@ from typing import Final
 
 from modeld.errors import ModeldError, NothingSelectedError, StoreError
 from modeld.store import files
-from modeld.store.files import checked_copy
-from modeld.store.manifest import (
+from modeld.store.records import (
     MAX_MANIFEST_BYTES,
-    Entry,
-    ModelId,
-    StoreManifest,
-    parse_manifest,
-    word_problems,
-)
-from modeld.store.selection import (
     ROLES,
     SELECTION,
+    Entry,
+    ModelId,
     Selected,
+    StoreManifest,
+    checked_copy,
     checked_role,
+    parse_manifest,
     read_selection,
+    word_problems,
     write_selection,
 )
 from runtime.errors import RuntimeFault
@@ -337,11 +335,6 @@ class ModelStore:
             ) from error
 
 
-def candidates(models_dir: Path, role: str) -> tuple[list[Path], list[str]]:
-    """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
-    return ModelStore(models_dir).candidates(role)
-
-
 def _check_kind(manifest: StoreManifest, role: str) -> None:
     if manifest.kind != ROLES[role]:
         raise StoreError(
@@ -360,3 +353,48 @@ def _id_of(place: Path) -> ModelId:
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot be read: {error.strerror}; add the model again")
+
+
+def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
+    """Remove a model version, even a damaged one; a killed command leaves all or nothing of it.
+
+    `force` removes also a formerly selected one, and its roles cannot go back then. Raises
+    StoreError if it is missing, or is selected.
+    """
+    with store.changing():
+        place = store.directory / str(model)
+        if not place.is_symlink() and not place.exists():
+            raise StoreError(f"{place}: no such model; see modeld models list")
+        selection = store.selection()
+        current = [role for role, one in selection.items() if one.current == model]
+        before = [role for role, one in selection.items() if one.previous == model]
+        if current:
+            raise StoreError(
+                f"{place}: expected a model that is not selected, but it is for "
+                f"{', '.join(current)}; select another first"
+            )
+        if before and not force:
+            raise StoreError(
+                f"{place}: expected a model that nobody goes back to, but it was selected "
+                f"before for {', '.join(before)}; --force removes it nevertheless"
+            )
+        if before:
+            changed = {role: Selected(selection[role].current) for role in before}
+            write_selection(store.directory, {**selection, **changed})
+        # Under the hidden name the next command removes it, if this one is killed.
+        beside = store.directory / f".adding-{model}"
+        place.rename(beside)
+        files.sync_directory(store.directory)
+        files.remove_tree(beside)
+
+
+def version_at(store: ModelStore, artifact: Path) -> ModelId | None:
+    """Return the model version that a path of an artifact names; None: none of this store."""
+    place = artifact.parent
+    if place.parent.resolve() != store.directory.resolve():
+        return None
+    try:
+        model = ModelId.of(place.name)
+    except StoreError:
+        return None
+    return model if artifact.name == store.path_of(model).name else None

@@ -1,1 +1,1 @@
-"""The vehicle's state: messages, parameters, calibration, and what makes them valid."""
+"""The vehicle's state: messages, parameters, cameras, calibration, and what makes them valid."""

@@ -1,128 +1,32 @@
-"""Keeps the matrices that cut the model's view out of a frame, from the calibrated angles.
+"""Keeps the matrices that cut the model's view out of a frame, from the calibrations on the bus.
 
-Frames of reference are those of `modeld.vehicle.view_geometry`. Constants of cameras: openpilot's
-published device table, 2024-2026.
+Frames of reference are those of `modeld.vehicle.cameras`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cereal.errors import MessageError
 from cereal.frames import FrameFormat
-from cereal.schema import reading
+from cereal.schema import enumerant_name, reading
 from modeld.errors import CameraConfigError
-from modeld.vehicle.validity import ANGLES
-from modeld.vehicle.view_geometry import (
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Fault
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
-    pinhole_matrix,
+    Camera,
+    DeviceCameras,
+    find_readouts,
     warp_matrix,
 )
+from modeld.vehicle.validity import ANGLES, Freshness, Reason, Received, silence
 
 ANGLE_COUNT: Final = len(ANGLES)
-
-
-@dataclass(frozen=True, slots=True)
-class Camera:
-    """A camera whose principal point is the middle of its picture; all in pixels."""
-
-    width: int
-    height: int
-    focal_px: float
-    focal_y_px: float | None = None  # of columns; None if pixels are square
-
-    @property
-    def pixel_aspect(self) -> float:
-        """Width of a pixel over its height."""
-        return 1.0 if self.focal_y_px is None else self.focal_y_px / self.focal_px
-
-    @property
-    def intrinsics(self) -> NDArray[np.float64]:
-        """3x3 float64 matrix from view coordinates to pixels."""
-        return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2, self.focal_y_px)
-
-    def scaled(self, width: int, height: int) -> "Camera":
-        """Return the camera of these pictures scaled to another size, each axis by itself."""
-        focal_y_px = self.focal_px if self.focal_y_px is None else self.focal_y_px
-        return Camera(
-            width,
-            height,
-            self.focal_px * width / self.width,
-            focal_y_px * height / self.height,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCameras:
-    """The outward cameras of a device; ``wide`` is None where there is only one."""
-
-    road: Camera
-    wide: Camera | None
-
-
-_AR_OX: Final = DeviceCameras(Camera(1928, 1208, 2648.0), Camera(1928, 1208, 567.0))
-_OS: Final = DeviceCameras(Camera(1344, 760, 1522.0 * 3 / 4), Camera(1344, 760, 567.0 * 3 / 4))
-# The same sensor unbinned, as in 2024.
-_OS_FULL: Final = DeviceCameras(
-    Camera(2688, 1520, 2648.0 * 2 / 3), Camera(2688, 1520, 567.0 * 3 / 2)
-)
-_NEO: Final = DeviceCameras(Camera(1164, 874, 910.0), None)
-
-
-def _camera_table() -> Mapping[tuple[str, str], DeviceCameras]:
-    table = {
-        (device, sensor): _AR_OX
-        for device in ("tici", "tizi", "mici")
-        for sensor in ("ar0231", "ox03c10")
-    }
-    table |= {(device, "os04c10"): _OS for device in ("tici", "tizi", "mici")}
-    # Logs of early software name the sensor or the device "unknown".
-    for key in (
-        ("tici", "unknown"),
-        ("unknown", "ar0231"),
-        ("unknown", "ox03c10"),
-        ("pc", "unknown"),
-    ):
-        table[key] = _AR_OX
-    table["neo", "unknown"] = _NEO
-    return MappingProxyType(table)
-
-
-DEVICE_CAMERAS: Final = _camera_table()
-
-# Sensor -> its other readouts; frames tell by their size which one it is.
-_OTHER_READOUTS: Final[Mapping[str, tuple[DeviceCameras, ...]]] = MappingProxyType(
-    {"os04c10": (_OS_FULL,)}
-)
-
-
-def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
-    """Look up the cameras of a device, with the readout that its sensor has today.
-
-    The texts are ``deviceState.deviceType`` and ``roadCameraState.sensor``. Raises
-    CameraConfigError if the pair is not in the table.
-    """
-    cameras = DEVICE_CAMERAS.get((device_type, sensor))
-    if cameras is None:
-        known = ", ".join(sorted(f"{device}/{name}" for device, name in DEVICE_CAMERAS))
-        raise CameraConfigError(
-            f"camera table: no cameras for device {device_type!r} with sensor {sensor!r}, "
-            f"known are {known}; set [camera.road] in the configuration"
-        )
-    return cameras
-
-
-def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
-    """Look up a device's cameras with each readout that its sensor has had, newest first.
-
-    Raises CameraConfigError if the pair is not in the table.
-    """
-    return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
 
 
 def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
@@ -318,3 +222,85 @@ class Calibration:
         self.main_transform[...] = warp_matrix(euler, main.intrinsics, MED_MODEL_INTRINSICS)
         self.extra_transform[...] = warp_matrix(euler, extra.intrinsics, SBIG_MODEL_INTRINSICS)
         self.seen = True
+
+
+# --- Reading the bus, and the reasons why messages based on a calibration are not valid -------
+
+SERVICE: Final = "liveCalibration"
+# Calibrations come four times a second, in some recordings once.
+CALIBRATION_REFUSED: Final = Kind(
+    "calibration not used", fault=Fault.INPUT_REJECTED, quiet_ns=2 * NS_PER_S
+)
+
+
+class CalibrationMessages(Received, Protocol):
+    """The part of ``cereal.pubsub.SubMaster`` that is read here."""
+
+    def __getitem__(self, service: str) -> Any:
+        """Return the newest message of a service."""
+
+
+class CalibrationInput:
+    """Keeps a calibration up to date from the bus.
+
+    The validity of its Event is ignored: its sender waits for our messages.
+    """
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        messages: CalibrationMessages,
+        episodes: Episodes,
+        freshness: Freshness,
+    ) -> None:
+        self._calibration = calibration
+        self._messages = messages
+        self._episodes = episodes
+        self._freshness = freshness
+        self._is_out_of_limits = False
+
+    def update(self) -> None:
+        """Use the newest calibration, if one came with the last update of the bus."""
+        messages, calibration = self._messages, self._calibration
+        if not messages.updated[SERVICE]:
+            return
+        # The intrinsics depend on device and sensor, so both services must have sent a message.
+        if calibration.needs_device and self._missing():
+            return
+        # A damaged list must not end the loop; a device newer than our schema is in no table.
+        try:
+            with reading("liveCalibration, deviceState or roadCameraState"):
+                message = messages[SERVICE]
+                rpy_rad = message.rpyCalib
+                self._is_out_of_limits = enumerant_name(message.calStatus) == "invalid"
+                device_type = enumerant_name(messages["deviceState"].deviceType)
+                sensor = enumerant_name(messages["roadCameraState"].sensor)
+        except MessageError as error:
+            calibration.refused = str(error)
+        else:
+            calibration.update(rpy_rad, device_type, sensor)
+        if calibration.refused:
+            self._episodes.happen(
+                CALIBRATION_REFUSED, f"calibration not used: {calibration.refused}"
+            )
+
+    def reason(self, now_ns: int) -> Reason | None:
+        """Return why calibration makes messages invalid at `now_ns` of the loop's clock."""
+        calibration, messages = self._calibration, self._messages
+        if calibration.refused:
+            return Reason("calibration not used", calibration.refused)
+        if not calibration.seen:
+            missing = [*([] if messages.seen[SERVICE] else [SERVICE])]
+            missing += self._missing() if calibration.needs_device else []
+            what = " and ".join(missing) or SERVICE
+            return Reason("not calibrated", f"no {what} yet")
+        if self._is_out_of_limits:
+            text = "liveCalibration.calStatus is invalid: the device is mounted beyond the limits"
+            return Reason("calibration invalid", text)
+        silent_s = self._freshness.silent_for_s(ANGLES[0], now_ns)
+        return silence(ANGLES[0], silent_s) if silent_s else None
+
+    def _missing(self) -> list[str]:
+        """Return the other needed services that have not sent a message yet."""
+        seen = self._messages.seen
+        return [name for name in ("deviceState", "roadCameraState") if not seen[name]]

@@ -1,73 +1,42 @@
-"""The model's inputs besides pictures: vehicle state, and values computed by the host.
+"""The model's inputs besides pictures: the vehicle's messages, and values computed from them.
 
-The messages of the vehicle are read, and checked, by ``modeld.vehicle.bus_reader``.
+Each message is read once, and checked by the rules of `modeld.vehicle.validity`. An impossible
+value counts as zero, and is logged; the reasons for invalid messages go with the read values.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import DESIRE_LENGTH
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import Fault
 from modeld.vehicle.desire import VehicleState
-from modeld.vehicle.validity import LONGITUDINAL_ACTUATOR, STEER_ACTUATOR, Reason
-from runtime.format.driving_interface import ActionRule
+from modeld.vehicle.validity import (
+    LATERAL_ACTIVE,
+    LATERAL_DELAY,
+    LONGITUDINAL_ACTUATOR,
+    SPEED,
+    STEER_ACTUATOR,
+    TORQUE,
+    Freshness,
+    InputRule,
+    Reason,
+    Received,
+    silence,
+)
+from runtime.format.interfaces import ActionRule
 
 SUBSCRIPTIONS: Final = (
-    "deviceState",
-    "carState",
-    "roadCameraState",
-    "liveCalibration",
-    "driverMonitoringState",
-    "carControl",
-    "liveDelay",
+    *("deviceState", "carState", "roadCameraState", "liveCalibration"),
+    *("driverMonitoringState", "carControl", "liveDelay"),
 )
 
-
-@dataclass(slots=True)
-class DesirePulse:
-    """Turns the level of a desire into a pulse of one frame at its rising edge.
-
-    `pulse` is the model input, (8,) float32, rewritten by every update.
-    """
-
-    pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
-    _previous: int = 0
-
-    def update(self, desire: int) -> NDArray[np.float32]:
-        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
-        self.pulse.fill(0.0)
-        if desire != self._previous and 0 < desire < DESIRE_LENGTH:
-            self.pulse[desire] = 1.0
-        self._previous = desire
-        return self.pulse
-
-    def reset(self) -> None:
-        """Forget the level, so that a lasting desire pulses again at the next update."""
-        self._previous = 0
-
-
-def _pair() -> NDArray[np.float32]:
-    return np.zeros((1, 2), np.float32)
-
-
-def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
-    """Write the one-hot traffic convention into ``out``, (1, 2) float32.
-
-    [1, 0] is a left-hand-drive car (right-hand traffic), the default; [0, 1] right-hand drive.
-    """
-    out[0, 0] = not is_rhd
-    out[0, 1] = is_rhd
-
-
-@dataclass(frozen=True, slots=True)
-class ActionTimes:
-    """When the actuators will have followed a command sent now, seconds from the frame."""
-
-    lateral_s: float  # curvature
-    longitudinal_s: float  # acceleration
-    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
+# Services of 1 Hz and more say it again before it counts as over.
+_QUIET_NS: Final = 2 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +84,147 @@ class BusInputs:
     reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
 
 
+class MessageSource(Received, Protocol):
+    """The part of ``cereal.pubsub.SubMaster`` that is read here."""
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """How many were no message of the service, by service."""
+
+    @property
+    def rejected_why(self) -> Mapping[str, str]:
+        """The defect of the last of them, by service."""
+
+    @property
+    def frame(self) -> int:
+        """Number of updates so far, from 0."""
+
+    def __getitem__(self, service: str) -> Any:
+        """Return the newest message of a service, default-initialised before the first."""
+
+
+class BusReader:
+    """Reads the newest messages, each once; those never received have their schema defaults.
+
+    `clip_speed` is that of `ActionRule`; another model may change it. `read` brings `freshness` up
+    to date. `delay_to_use` is for stacks whose users set the lateral delay: it gets the delay that
+    the stack measures, in s, and the number of the update; None uses the measured one.
+    """
+
+    def __init__(
+        self,
+        messages: MessageSource,
+        episodes: Episodes,
+        *,
+        freshness: Freshness,
+        clip_speed: bool = True,
+        delay_to_use: Callable[[float, int], float] | None = None,
+    ) -> None:
+        self._messages = messages
+        self._episodes = episodes
+        self.clip_speed = clip_speed
+        self._freshness = freshness
+        self._delay_to_use = delay_to_use
+        self._car = VehicleState()
+        self._lateral_active = False
+        self._is_rhd = False
+        self._delay_s = 0.0
+        self._road_frame_id = 0
+        self._broken: dict[InputRule, Reason] = {}
+        self._garbage = GarbageWatch(messages, episodes)
+
+    def read(self, now_ns: int) -> BusInputs:
+        """Return the inputs that hold at `now_ns`, of the loop's clock."""
+        messages, updated = self._messages, self._messages.updated
+        self._garbage.look()
+        if updated["carControl"]:
+            self._lateral_active = messages["carControl"].latActive
+        if updated["carState"]:
+            self._take_car(messages["carState"])
+        if updated["driverMonitoringState"]:
+            self._is_rhd = messages["driverMonitoringState"].isRHD
+        if updated["liveDelay"]:
+            self._delay_s = self._checked(LATERAL_DELAY, messages["liveDelay"].lateralDelay)
+        if updated["roadCameraState"]:
+            self._road_frame_id = messages["roadCameraState"].frameId
+        vehicle, reasons = self._car, tuple(self._broken.values())
+        active = self._lateral_active
+        freshness = self._freshness
+        freshness.update(now_ns)
+        active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
+        silent_s = freshness.silent_for_s(SPEED, now_ns)
+        if silent_s:
+            # The last speed is the best guess; without a message the driver wants nothing.
+            vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
+            reasons = (*reasons, silence(SPEED, silent_s))
+        if vehicle.lateral_active is not active:
+            vehicle = replace(vehicle, lateral_active=active)
+        delay_s = self._delay_s
+        if self._delay_to_use is not None:
+            delay_s = self._delay_to_use(delay_s, messages.frame)
+        return BusInputs(vehicle, self._is_rhd, delay_s, self._road_frame_id, reasons)
+
+    def _take_car(self, car: Any) -> None:
+        speed_mps = self._checked(SPEED, car.vEgo)
+        self._car = VehicleState(
+            v_ego_mps=max(0.0, speed_mps) if self.clip_speed else speed_mps,
+            left_blinker=car.leftBlinker,
+            right_blinker=car.rightBlinker,
+            steering_pressed=car.steeringPressed,
+            steering_torque=self._checked(TORQUE, car.steeringTorque),
+            left_blindspot=car.leftBlindspot,
+            right_blindspot=car.rightBlindspot,
+            lateral_active=self._lateral_active,
+        )
+
+    def _checked(self, rule: InputRule, value: float) -> float:
+        """Return a value that the rule allows: itself or 0."""
+        if rule.allows(value):
+            if self._broken:
+                self._broken.pop(rule, None)
+            return value
+        name, text = f"{rule.service}.{rule.field}", rule.describe(value)
+        kind = Kind(f"{name} out of bounds", fault=Fault.INPUT_REJECTED, quiet_ns=_QUIET_NS)
+        self._episodes.happen(kind, f"{text}; it counts as 0")
+        if rule.marks:
+            self._broken[rule] = Reason(kind.name, text)
+        return 0.0
+
+
+class GarbageWatch:
+    """Reports services that send data other than their messages."""
+
+    def __init__(self, messages: MessageSource, episodes: Episodes) -> None:
+        self._messages = messages
+        self._episodes = episodes
+        self._known = dict(messages.rejected)
+
+    def look(self) -> None:
+        """Look at what has been rejected since the last look; once after each update."""
+        messages = self._messages
+        if messages.rejected == self._known:
+            return
+        for name, count in messages.rejected.items():
+            if count != self._known[name]:
+                self._known[name] = count
+                kind = Kind(f"garbage {name}", fault=Fault.MESSAGE_REJECTED, quiet_ns=_QUIET_NS)
+                self._episodes.happen(
+                    kind, f"{name}: message rejected: {messages.rejected_why[name]}"
+                )
+
+
+# --- Values that the host computes ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTimes:
+    """When the actuators will have followed a command sent now, seconds from the frame."""
+
+    lateral_s: float  # curvature
+    longitudinal_s: float  # acceleration
+    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
+
+
 def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
     """Return the times at which the plan is read out (see ADR 0021).
 
@@ -133,13 +243,40 @@ def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -
     )
 
 
+@dataclass(slots=True)
+class DesirePulse:
+    """Turns the level of a desire into a pulse of one frame at its rising edge.
+
+    `pulse` is the model input, (8,) float32, rewritten by every update.
+    """
+
+    pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
+    _previous: int = 0
+
+    def update(self, desire: int) -> NDArray[np.float32]:
+        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
+        self.pulse.fill(0.0)
+        if desire != self._previous and 0 < desire < DESIRE_LENGTH:
+            self.pulse[desire] = 1.0
+        self._previous = desire
+        return self.pulse
+
+    def reset(self) -> None:
+        """Forget the level, so that a lasting desire pulses again at the next update."""
+        self._previous = 0
+
+
+def _pair() -> NDArray[np.float32]:
+    return np.zeros((1, 2), np.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class HostInputs:
     """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
 
-    `traffic_convention` is one-hot: left-hand-drive car, right-hand-drive car.
-    `lateral_control_params` are speed in m/s and lateral delay in s, `action_t` the times of
-    curvature and acceleration in s.
+    `traffic_convention` is one-hot: [1, 0] is a left-hand-drive car (right-hand traffic), [0, 1] a
+    right-hand-drive one. `lateral_control_params` are speed in m/s and lateral delay in s,
+    `action_t` the times of curvature and acceleration in s.
     """
 
     traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
@@ -148,8 +285,9 @@ class HostInputs:
 
     def update(self, bus: BusInputs, times: ActionTimes) -> None:
         """Write the values of one frame."""
-        write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
         # Writing a few numbers one by one is faster than assigning a row.
+        self.traffic_convention[0, 0] = not bus.is_rhd
+        self.traffic_convention[0, 1] = bus.is_rhd
         self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
         self.lateral_control_params[0, 1] = times.lateral_delay_s
         self.action_t[0, 0] = times.lateral_s

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cereal.errors import MessageError
 from modeld.errors import ParameterError
-from runtime.files.given_file import NotAFileError, open_given
+from runtime.files.user_file import NotAFileError, open_given
 
 logger = logging.getLogger(__name__)
 

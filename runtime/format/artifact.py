@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from runtime.errors import ArtifactError
-from runtime.files.given_file import FileChangedError, PrivateCopy
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import FileChangedError, PrivateCopy, whole_file
 from runtime.format.manifest import FORMAT, MAX_BYTES, Manifest, check_identity, parse_manifest
 from runtime.format.plainpickle import PlainPickleError, decode, encode
 

@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from runtime.errors import ArtifactError
-from runtime.format.fields import Fields
-from runtime.format.lineage import parse_lineage
-from runtime.format.specs import (
+from runtime.format.parts import (
+    Fields,
     ImageSpec,
     MegakernelSpec,
     TestVector,
@@ -25,6 +24,7 @@ from runtime.format.specs import (
     check_table,
     parse_function,
     parse_image,
+    parse_lineage,
     parse_megakernel,
     parse_vectors,
 )

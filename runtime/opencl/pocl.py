@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from runtime.files.cache_dir import cache_dir, write_whole
+from runtime.files.cache import cache_dir, write_whole
 from runtime.opencl.binding import cl
 
 logger = logging.getLogger(__name__)

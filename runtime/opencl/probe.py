@@ -23,8 +23,7 @@ from typing import Final
 import numpy as np
 
 from runtime.errors import compiler_error
-from runtime.files.cache_dir import cache_dir
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore, cache_dir
 from runtime.opencl import pocl
 from runtime.opencl.binding import cl
 from runtime.own_process import own_command

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.errors import BuildError, compiler_error, first_line
-from runtime.files.cache_dir import cache_dir
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore, cache_dir
 from runtime.format.manifest import ABI, ProgramSpec, TargetSpec
 from runtime.opencl.binding import cl, pocl_directory
 from runtime.opencl.device import Device, DeviceInfo

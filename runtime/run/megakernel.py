@@ -19,7 +19,7 @@ import numpy as np
 
 from runtime.errors import ArtifactError, RuntimeFault, first_line
 from runtime.format.manifest import EntrySpec, Manifest
-from runtime.format.specs import RECORD_WORDS
+from runtime.format.parts import RECORD_WORDS
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device
 

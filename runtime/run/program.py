@@ -17,18 +17,19 @@ from runtime.format.manifest import Manifest, is_strict
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device, DeviceInfo
 from runtime.opencl.program_cache import ProgramCache, binary_of
-from runtime.opencl.queue import drain, open_first_queue, open_queue
 from runtime.opencl.recording_api import RecordingError
 from runtime.opencl.steps import Step
 from runtime.run.entry import Binder, BoundEntry, Inputs, TensorSpec, programs_needed
 from runtime.run.megakernel import Megakernel
-from runtime.run.memory import DeviceMemory
+from runtime.run.memory import DeviceMemory, States
 from runtime.run.profile import KernelTime, Span, make_stats, summarize
-from runtime.run.states import States
 from runtime.run.submission import (
     check_finite,
     checks_enabled,
+    drain,
     megakernel_enabled,
+    open_first_queue,
+    open_queue,
     recorded_entries,
 )
 

@@ -15,7 +15,7 @@ Inputs of programs that see cameras would mean nothing as such noise, so four ki
     desire, ...             one 1 among zeros
 
 Integer arithmetic and single roundings only, no function of a library: the same bits everywhere.
-Change nothing here without a new RULE in `runtime.format.specs`.
+Change nothing here without a new RULE in `runtime.format.parts`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import SelfTestError
-from runtime.format.specs import SMALLEST_PEAK, ExpectedValues, TestVector, positions
+from runtime.format.parts import SMALLEST_PEAK, ExpectedValues, TestVector, positions
 from runtime.run.entry import TensorSpec, tensor_spec
 from runtime.run.program import Program
 

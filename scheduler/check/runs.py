@@ -14,9 +14,15 @@ from runtime.format.artifact import from_memory
 from runtime.opencl.device import Device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program
-from scheduler.check.arbitration import Arbiter, Dispute
-from scheduler.check.outputs import OutputCheck, Rounding, check_output, check_parts
-from scheduler.check.reference_runner import Reference
+from scheduler.check.outputs import (
+    Arbiter,
+    Dispute,
+    OutputCheck,
+    Rounding,
+    check_output,
+    check_parts,
+)
+from scheduler.check.references import Reference
 from scheduler.check.sample_inputs import Kind, is_float, sample_inputs, sets_of, unsuited
 from scheduler.compile import CompiledModel
 from scheduler.ir.node import toposort

@@ -27,7 +27,7 @@ from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.onnx_import import OnnxModel
 from scheduler.onnx_import.element_types import CARRIED
-from scheduler.onnx_import.inference import infer
+from scheduler.onnx_import.importer import infer
 
 # --- Inputs of special values, which show wrong programs that agree with a reference on noise -
 #

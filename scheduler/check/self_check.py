@@ -13,16 +13,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from runtime.format.artifact import from_memory
+from runtime.format.interfaces import parse_interface
 from runtime.opencl.device import Device, choose_device
-from runtime.run.executor import load_program
-from scheduler.check.arbitration import Arbiter
-from scheduler.check.outputs import OutputCheck, Rounding, check_output, rounding_of
-from scheduler.check.reference_runner import Reference
-from scheduler.check.runs import Run, Subject, input_shapes, judged, run_both, unchanged
+from runtime.opencl.program_cache import shared_cache
+from runtime.run.entry import TensorSpec
+from runtime.run.executor import Program, load_program
+from scheduler.check.outputs import Arbiter, OutputCheck, Rounding, check_output, rounding_of
+from scheduler.check.references import Reference
+from scheduler.check.runs import Run, Subject, copied, input_shapes, judged, run_both, unchanged
 from scheduler.check.sample_inputs import Kind
-from scheduler.compile import CompiledModel
+from scheduler.compile import CompiledModel, CompileOptions, compile_plain, driving_sizes
 from scheduler.errors import SelfCheckError
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
@@ -32,6 +36,15 @@ from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
+# Entry, inputs, and the outputs that were seen.
+_Seen = tuple[str, Arrays, Arrays]
+
+# Inputs of a driving program.
+FRAMES = 4
+# Width, height, stride and offset of the chroma plane: small enough for any capacity.
+GEOMETRY = (320, 200, 384, 384 * 200)
+PAYLOAD_BYTES = 384 * (200 + 100)
+ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,7 @@ def verify(
     advice = _advice(compiled)
     failures = [f'output "{c.name}"{_at(c)} is {c.problem}; {advice}' for c in checks if c.problem]
     failures += [f'output "{n}" is the same for all inputs, not in the reference' for n in stuck]
-    failures += round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
+    failures += _round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
     why = f" ({reference.why_not})" if reference.why_not else ""
     return Report(
         model.name,
@@ -105,6 +118,28 @@ def verify(
         tuple(f"{kind} ({why})" for kind, why in left_out.items()),
         reason,
     )
+
+
+def verify_driving(
+    compiled: CompiledModel,
+    models: Sequence[str | Path | OnnxModel],
+    options: CompileOptions,
+    device: Device | str | None = None,
+) -> list[Report]:
+    """Compare the models of a driving program with a reference, and the program with itself.
+
+    Each model is compiled as a plain one for this. The outputs of a few frames must be finite,
+    differ from frame to frame, and be the same after a reset. Arguments and errors are those of
+    `verify`.
+    """
+    opened = device if isinstance(device, Device) else choose_device(device)
+    interface = parse_interface(compiled.manifest["metadata"]["interface"])
+    reports = []
+    for source in models:
+        model = source if isinstance(source, OnnxModel) else load_model(source)
+        plain = compile_plain(model, bind=driving_sizes(model, interface), **options)
+        reports.append(verify(plain, source, opened))
+    return [*reports, _verify_frames(compiled, opened)]
 
 
 def _import_as_compiled(model: OnnxModel, shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
@@ -148,24 +183,79 @@ def _advice(compiled: CompiledModel) -> str:
     return "try TUNED=0 SCHEDULE_CACHE=0, or another --device, and report the model"
 
 
-# Entry, inputs, and the outputs that were seen.
-Seen = tuple[str, Arrays, Arrays]
-
-
-def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
+def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) -> list[str]:
     """Return what differs after writing and loading, for `seen` in order after a reset."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)
         with load_program(path, device) as program:
             for entry, given, before in seen:
-                names = different(before, program.run(given, entry))
+                names = _different(before, program.run(given, entry))
                 if names:
                     what = f"{entry} gives other values for {', '.join(names)}"
                     return [f"after it was written and loaded, {what}; report the model"]
     return []
 
 
-def different(before: Arrays, after: Arrays) -> list[str]:
+def _different(before: Arrays, after: Arrays) -> list[str]:
     """Return the names of outputs that are not the same, bit by bit."""
     return [name for name in before if before[name].tobytes() != after[name].tobytes()]
+
+
+def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
+    failures: list[str] = []
+    seen: list[_Seen] = []
+    artifact = from_memory(compiled.manifest, compiled.data)
+    with Program(artifact, device, shared_cache(device)) as program:
+        for entry in program.entries:
+            if not program.entry_outputs(entry):
+                continue
+            frames = _frames(program.entry_inputs(entry))
+            program.reset()
+            first = [copied(program.run(frame, entry)) for frame in frames]
+            program.reset()
+            again = [copied(program.run(frame, entry)) for frame in frames]
+            failures += _frame_failures(entry, first, again)
+            program.reset()
+            seen.append((entry, frames[0], copied(program.run(frames[0], entry))))
+    # Only the first entry finds the states of a program that was just loaded.
+    failures += _round_trip(compiled, device, seen[:1])
+    name = str(compiled.manifest["name"])
+    return Report(name, "itself, after a reset", FRAMES, (), (), (), (), tuple(failures))
+
+
+def _frame_failures(entry: str, first: Sequence[Arrays], again: Sequence[Arrays]) -> list[str]:
+    found = []
+    for name in first[0]:
+        if not all(np.isfinite(run[name]).all() for run in first):
+            found.append(f'{entry}: output "{name}" is not finite')
+        if any(_different({name: a[name]}, b) for a, b in zip(first, again, strict=True)):
+            found.append(f'{entry}: output "{name}" is not the same after a reset')
+        if not any(_different({name: first[0][name]}, run) for run in first[1:]):
+            found.append(f'{entry}: output "{name}" is the same for all frames')
+    return found
+
+
+def _frames(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """Return inputs of a few frames: noise, seen by a camera that the model sees a part of."""
+    rng = np.random.default_rng(0)
+    frames = []
+    for index in range(FRAMES):
+        frame: dict[str, Array] = {}
+        for spec in specs:
+            if spec.dtype == np.uint8:
+                size = min(spec.shape[0], PAYLOAD_BYTES)
+                frame[spec.name] = rng.integers(0, 256, size).astype(np.uint8)
+            elif spec.name.endswith("_geometry"):
+                frame[spec.name] = np.array(GEOMETRY, spec.dtype)
+            elif spec.name.endswith("_transform"):
+                shift = [[0.5, 0.0, 8.0 * index], [0.0, 0.5, 4.0], [0.0, 0.0, 1.0]]
+                frame[spec.name] = np.array(shift, spec.dtype)
+            elif spec.name in ONE_OF_SEVERAL:
+                hot = np.zeros(spec.shape, spec.dtype)
+                hot.reshape(-1)[index % hot.size] = 1
+                frame[spec.name] = hot
+            else:  # speeds and times
+                frame[spec.name] = rng.uniform(0.1, 1.0, spec.shape).astype(spec.dtype)
+        frames.append(frame)
+    return frames

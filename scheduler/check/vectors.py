@@ -17,13 +17,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files.cache_dir import cache_dir
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore, cache_dir
+from runtime.format.parts import (
+    SELF_TEST_RULE,
+    ExpectedValues,
+    TestVector,
+    plain_self_test,
+    positions,
+)
 from runtime.format.plainpickle import PlainPickleError, decode, encode
-from runtime.format.specs import RULE, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.entry import TensorSpec
 from runtime.run.selftest import seeded_inputs, seeded_states
-from scheduler.cache.schedules import EntryGraph, compiler_version
 from scheduler.check.outputs import Rounding, rounding_of, tolerance_of
 from scheduler.compile import CompiledModel
 from scheduler.errors import SchedulerError
@@ -31,6 +35,7 @@ from scheduler.ir.digest import graph_digest
 from scheduler.ir.interp import evaluate
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.schedule_cache import EntryGraph, compiler_version
 
 Array = NDArray[Any]
 
@@ -68,7 +73,7 @@ def _cached(compiled: CompiledModel) -> dict[str, Any]:
     if version is None:
         return _made(compiled)
     digests = [f"{name} {graph_digest(dict(g.roots()))}" for name, g in compiled.graphs.items()]
-    text = f"{RULE} {version} {_rounding(compiled)} {_flops(compiled)} {digests}"
+    text = f"{SELF_TEST_RULE} {version} {_rounding(compiled)} {_flops(compiled)} {digests}"
     key = hashlib.sha256(text.encode()).hexdigest()
     store = EntryStore(cache_dir() / "selftests", "self-test")
     known = store.get(key)

@@ -1,20 +1,28 @@
 """The kernel table lists launches with their work, and results with their places and lifetimes.
 
-It is made from an artifact's manifest; only lanes and loop ranges come from the schedule.
+It is made from an artifact's manifest; only lanes and loop ranges come from the schedule. It can be
+shown as aligned text, and given as plain data for JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
+from runtime.texts import count_text, flops_column, flops_text, short_origin, size_text
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower import LoweredKernel
+
+_WORK = "work"
+_HEADER = (
+    *("#", "kernel", "kind", "origin", "result", "ranges", "items", "lanes"),
+    *(_WORK, "moved KiB", "arena offset", "alive"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +281,118 @@ def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
             source: str = manifest["programs"][launch["program"]]["source"]
             return source[launch["code"]["start"] : launch["code"]["end"]].rstrip()
     return ""
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape for people: "1x64x32", "scalar"."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def header(table: KernelTable) -> tuple[str, ...]:
+    """Return the titles of the columns; work has the unit that fits the largest launch."""
+    work, _ = flops_column([launch.flops for launch in table.launches])
+    return tuple(work if title == _WORK else title for title in _HEADER)
+
+
+def rows(table: KernelTable) -> list[tuple[object, ...]]:
+    """Return the cells under `header`; None where a manifest does not say."""
+    result: list[tuple[object, ...]] = []
+    _, work = flops_column([launch.flops for launch in table.launches])
+    for launch, flops in zip(table.launches, work, strict=True):
+        stored = [table.values[i] for i in launch.writes]
+        main = stored[0] if stored else None
+        shape = f"{main.dtype}[{shape_text(main.shape)}]" if main else "-"
+        more = f" +{len(stored) - 1}" if len(stored) > 1 else ""
+        alive = main.kind if main else "-"
+        if main and main.offset is not None:
+            alive = f"{main.first}..{main.last}"
+        result.append(
+            (
+                launch.number,
+                launch.kernel,
+                launch.kind,
+                short_origin(launch.origin),
+                shape + more,
+                ranges_text(launch),
+                launch.items,
+                launch.lanes,
+                flops,
+                launch.bytes_moved / 1024,
+                main.offset if main else None,
+                alive,
+            )
+        )
+    return result
+
+
+def ranges_text(launch: Launch) -> str | None:
+    """Return the loops of a kernel, "25x512 over 64"; None where they are not known."""
+    if not launch.nests:
+        return None
+    texts = []
+    for nest in launch.nests:
+        reduced = f" over {', '.join(map(shape_text, nest.reduced))}" if nest.reduced else ""
+        texts.append(f"{shape_text(nest.ranges) if nest.ranges else '1'}{reduced}")
+    return " | ".join(texts)
+
+
+def facts(table: KernelTable) -> dict[str, Any]:
+    """Return the table as plain data for JSON: kernels, one object per launch, and totals."""
+    kernels = [
+        {
+            "launch": launch.number,
+            "kernel": launch.kernel,
+            "kind": launch.kind,
+            "origin": list(launch.origin),
+            "results": [_result_facts(table.values[i]) for i in launch.writes],
+            "nests": [
+                {"ranges": list(n.ranges), "reduced": [list(r) for r in n.reduced]}
+                for n in launch.nests
+            ],
+            "items": launch.items,
+            "lanes": launch.lanes,
+            "flops": launch.flops,
+            "bytes": launch.bytes_moved,
+        }
+        for launch in table.launches
+    ]
+    return {"kernels": kernels, "totals": asdict(table.totals)}
+
+
+def _result_facts(stored: Value) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "kind": stored.kind,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "size": stored.size,
+        "arena_offset": stored.offset,
+        "first": stored.first,
+        "last": stored.last,
+    }
+
+
+def summary(table: KernelTable) -> str:
+    """Return the totals on one line."""
+    t = table.totals
+    return (
+        f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
+        f"{flops_text(t.flops)}, "
+        f"{size_text(t.bytes_moved)} moved, arena {size_text(t.arena_peak)} "
+        f"({size_text(t.arena_unplanned)} without reuse)"
+    )
+
+
+def table_text(table: KernelTable) -> str:
+    """Return header and rows in aligned columns."""
+    titles = header(table)
+    cells = [list(titles), *([_cell(c) for c in row] for row in rows(table))]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

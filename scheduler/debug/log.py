@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.context import Stages
-from scheduler.debug.kernel_table import KernelTable, kernel_tables, source_of
-from scheduler.debug.kernel_text import summary, table_text
+from scheduler.debug.kernel_table import KernelTable, kernel_tables, source_of, summary, table_text
 from scheduler.debug.pretty import Names, pretty, pretty_loops
 from scheduler.debug.viz import write_page
 from scheduler.emit.schedule import Schedule
@@ -66,6 +65,8 @@ def _log_kernels(
         return
     shown: set[str] = set()
     for launch, lowered in zip(table.launches, plan.lowered, strict=True):
+        for why in (plan.reasons[t] for t in lowered.kernel.targets if t in plan.reasons):
+            logger.debug("%d %s: stored: %s", launch.number, launch.kernel, why)
         for nest in lowered.nests:
             logger.debug("%d %s: %s", launch.number, launch.kernel, pretty_loops(nest.schedule))
         if level >= Level.SOURCE and launch.kernel not in shown:

@@ -14,8 +14,7 @@ from typing import Any
 
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Buffer, Node, toposort
-from scheduler.ir.ops import LOOPS, Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import LOOPS, Op, parts_of
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes

@@ -5,7 +5,7 @@ replace(spec, costs=replace(spec.costs, launch=20_000))      launches are cheape
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Costs:
     memory: int = 32
     operand_memory: int = 20  # the same for a contraction's operand: computed without lanes
     lookup: int = 16  # adds to read a list at indices of the run time: 20 cycles seen for 16 lanes
+    # Elements and multiply-adds of a branch's sum, beyond which a launch costs little beside it.
+    batch_outputs: int = 16384
+    batch_products: int = 2_000_000
     # Adds to select one of two values: an address that is chosen, a load of its own, the choice.
     select: int = 4
     shared_lanes: int = 16  # lanes that share what does not move along the innermost axis
@@ -47,16 +50,52 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneVotes:
+    """Votes for the range that lanes run over; set by hand, what matters is their order.
+
+    The unit is what lanes gain on a load or store that becomes one of a vector.
+    """
+
+    alone: float = -2.0  # a load or store of each lane: of another stride than 0 or 1, or unknown
+    masked: float = -1.5  # a load whose predicate differs from lane to lane: each is tested
+    # A strided load of a tile that is transposed in registers: as many loads as of runs, shuffles.
+    transposed: float = 0.25
+    arithmetic: float = 0.2  # an elementwise operation
+    outer_product: float = 1.25  # factor for an outer product: a register tile shares all loads
+    # Narrower vectors than the device has are worth (lanes / widest) to this power: 16 % less by
+    # half.
+    width_power: float = 0.25
+    across: float = 0.8  # factor for lanes across a reduction in place of lanes over results
+    table: int = 256  # elements of a weight whose lookups by lanes are as fast over any range
+
+
+@dataclass(frozen=True, slots=True)
+class TexelCosts:
+    """Issue slots of a contraction that reads texels, with registers and sizes of its tile.
+
+    Counted in what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
+    """
+
+    read: int = 4  # a read with its share of addresses
+    loop: int = 14  # a step of the loop
+    latency: int = 64  # until a texel has come
+    address_registers: int = 4
+    window_steps: int = 3  # of a window of which a work-item's rows share texels
+
+
+@dataclass(frozen=True, slots=True)
 class LoopCosts:
     """Costs by which the loops of a kernel are chosen; units and sources as in `Costs`."""
 
+    votes: LaneVotes = field(default_factory=LaneVotes)
+    texels: TexelCosts = field(default_factory=TexelCosts)
     # Elementary operations of a work-item, or of a part of one, that pay its share of a launch.
     min_item_work: int = 20_000
     max_items: int = 32  # work-items of a launch: enough for several cores to share evenly
-    max_blocks: int = 16  # blocks of rows that become work-items: the same
-    # Work-items wanted where rows are few; what a part repeats may be so much of its own work. Two
-    # parts are made whatever they repeat, or one core would do it all.
+    # Blocks of rows that become work-items, and work-items wanted where rows are few: the same.
     wanted_parts: int = 16
+    # What a work-item repeats of the work above its loop may be so much of its own. Two parts are
+    # made whatever they repeat, or one core would do it all.
     max_repeated: float = 0.5
     free_parts: int = 2
     # Weights are fewer than so many times the elements of what else is read when rows become
@@ -75,6 +114,15 @@ class LoopCosts:
     unroll: int = 4
     max_unrolled: int = 128  # multiply-adds of an unrolled innermost loop: beyond, code only grows
     stream_vectors: int = 4  # of results without rows: several streams of weights at once
+    stream_bytes: int = 128  # stored by a step without sums: two cache lines share index arithmetic
+    # Vectors of such a step. Up to so many it holds all of a range that decides what is stored
+    # (seen: of 128 channels of a concat 0.08 of the time of a step for each vector, which computes
+    # all sources).
+    step_vectors: int = 8
+    # Rows of a contraction's tile without a model of the device: 4 accumulators of 4 lanes leave
+    # most registers of a GPU to neighbours. Of hoisted reductions each work-item has such a tile.
+    tile_rows: int = 4
+    min_groups: int = 4  # work-groups of a core before a work-item takes several rows
     # Rows of a sliding window's tile. Of one without weights, as in pooling: one part of so many of
     # the registers are accumulators, and its rows.
     window_rows: int = 8
@@ -101,8 +149,15 @@ class LoopCosts:
     result: int = 3
     row: int = 3  # cycles per row of results, which starts on a cache line of its own
     conversion: float = 1.0  # cycles to widen a vector of halves
-    max_vectors: int = 4  # of results of a tile: of five, 32 registers hold four rows only
-    max_dots: int = 8  # rows and columns of dot products: 64 sums are more than any row's registers
+    max_vectors: int = 4  # of a tile, by any model: of five, 32 registers hold four rows only
+    # Rows of a tile of texels; rows and columns of dot products: 64 sums are more than any row's
+    # registers.
+    max_rows: int = 8
+    # Steps of a reduction that the sum over lanes at its end takes as long as; twice as many make
+    # it cheap.
+    horizontal: int = 4
+    # Uses that pay for an element's copy: a strided load and store take as many multiply-adds.
+    copy_uses: int = 16
     scalar_rows: int = 8  # sums of a tile without lanes: they hide the latency of an addition
     # Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways
     # run at full speed, 25 in one set at half of it, in 2 sets of 8 ways at 0.6).
@@ -115,9 +170,10 @@ class LoopCosts:
 class WinogradCosts:
     """Cycles of fast convolutions, fitted to measurements on 2 cores (PoCL 3.0, November 2026).
 
-    Multiply-adds and loads are two a cycle.
+    Multiply-adds and loads are `LoopCosts.issue` a cycle.
     """
 
+    cache_part: int = 4  # of a core's cache for transformed inputs; more for a single register tile
     input: int = 40  # of a tile, for a vector of channels: B^T d B with its 16 loads and stores
     output: int = 35  # the way back with its 4 stores
     sum: int = 12  # to start a sum and store it

@@ -1,4 +1,4 @@
-"""DeviceSpec describes a kind of device; all of them are a table of data.
+"""DeviceSpec describes a kind of device; all of them are a table of data, and so are their limits.
 
     context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 
@@ -11,8 +11,40 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from scheduler.device.costs import Costs, LoopCosts, WinogradCosts
-from scheduler.device.limits import TABLE, Limits
 from scheduler.errors import SchedulerError
+
+# The result and the three sources of WHERE: what a single operation may need.
+MIN_BUFFERS: Final = 4
+# Compile time grows faster than operations do; the largest of the example models has about 60.
+MAX_OPERATIONS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one kernel may need; raises SchedulerError if one operation needs more."""
+
+    target: str  # name of the row
+    buffers: int  # buffers that are arguments; results count
+    parameter_bytes: int  # bytes of all arguments; each of ours is a pointer
+    source: str  # where the numbers come from
+    operations: int = MAX_OPERATIONS  # fused elementwise operations
+    pointer_bytes: int = 8  # width of a pointer argument
+
+    def __post_init__(self) -> None:
+        if self.max_buffers < MIN_BUFFERS or self.operations < 1:
+            raise SchedulerError(
+                f"limits of {self.target}: expected at least {MIN_BUFFERS} buffers and one "
+                f"operation per kernel, found {self.max_buffers} and {self.operations}"
+            )
+
+    @property
+    def max_buffers(self) -> int:
+        """Buffers per kernel that both the count and the bytes allow; results count."""
+        return min(self.buffers, self.parameter_bytes // self.pointer_bytes)
+
+    def fits(self, reads: int, writes: int = 1) -> bool:
+        """Whether a kernel may read and write this many distinct buffers."""
+        return reads + writes <= self.max_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +192,24 @@ class DeviceSpec:
         return "; ".join(s for s in shown if not s.startswith("sources="))
 
 
+_FULL_PROFILE: Final = "OpenCL 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: at least 1024 bytes, full profile"
+_EMBEDDED: Final = "OpenCL 1.2 section 10, CL_DEVICE_MAX_PARAMETER_SIZE: at least 256 bytes"
+_METAL: Final = "Metal feature set tables: 31 entries in the buffer argument table of a kernel"
+_LIMITS_ROWS: Final = (
+    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and longer argument lists
+    # only cost there (each is set for each launch).
+    Limits("cpu", 64, 1024, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
+    Limits("gpu", 64, 1024, _FULL_PROFILE + "; 64 is our choice"),
+    # No figure of its own until one is read from a device: it reports the full profile.
+    Limits("adreno", 64, 1024, _FULL_PROFILE + "; not read from a device yet"),
+    # Its table of buffers in global memory has 16 places and no check (Mesa 25.0.7).
+    Limits("freedreno", 16, 1024, "the seventeenth buffer ends the process"),
+    Limits("embedded", 32, 256, _EMBEDDED),
+    Limits("metal", 31, 4096, _METAL),
+    Limits("webgpu", 8, 4096, "WebGPU: default of maxStorageBuffersPerShaderStage is 8"),
+)
+LIMITS: Final[dict[str, Limits]] = {row.target: row for row in _LIMITS_ROWS}
+
 # OpenCL 1.2, CL_DEVICE_MAX_MEM_ALLOC_SIZE: a quarter of the memory, at least this much.
 _LEAST_ALLOCATION: Final = 128 << 20
 
@@ -187,7 +237,7 @@ _ADRENO_SOURCES: Final = (
 
 _CPU: Final = DeviceSpec(
     target="cpu",
-    limits=TABLE["cpu"],
+    limits=LIMITS["cpu"],
     lanes=16,
     vector_registers=32,
     cores=2,
@@ -207,7 +257,7 @@ _CPU: Final = DeviceSpec(
 _OLDER_CPU: Final = replace(_CPU, vector_registers=16, l1_bytes=32 << 10, broadcasts=False)
 _GPU: Final = DeviceSpec(
     target="gpu",
-    limits=TABLE["gpu"],
+    limits=LIMITS["gpu"],
     lanes=4,
     vector_registers=48,
     cores=16,
@@ -225,12 +275,12 @@ _GPU: Final = DeviceSpec(
     # Each work-item repeats a nested reduction.
     costs=Costs(hoist_rows=64, max_nested_work=4096),
     # Neighbours share most of a window.
-    loops=LoopCosts(window_rows=2),
+    loops=LoopCosts(window_rows=2, max_repeated=0.125),
 )
 _ADRENO: Final = replace(
     _GPU,
     target="adreno",
-    limits=TABLE["adreno"],
+    limits=LIMITS["adreno"],
     vector_registers=32,
     cores=2,
     core_lanes=256,
@@ -251,7 +301,7 @@ _ROWS: Final = (
     replace(
         _OLDER_CPU,
         target="cpu-avx2",
-        limits=replace(TABLE["cpu"], target="cpu-avx2"),
+        limits=replace(LIMITS["cpu"], target="cpu-avx2"),
         lanes=8,
         l2_bytes=512 << 10,
         peak=Peak(gflops=195.0, gbytes=30.0, launch_us=20.0),
@@ -265,7 +315,7 @@ _ROWS: Final = (
         _OLDER_CPU,
         target="cpu-sse",
         fused=False,
-        limits=replace(TABLE["cpu"], target="cpu-sse"),
+        limits=replace(LIMITS["cpu"], target="cpu-sse"),
         lanes=4,
         l2_bytes=256 << 10,
         peak=Peak(gflops=90.0, gbytes=30.0, launch_us=20.0),
@@ -278,7 +328,7 @@ _ROWS: Final = (
     replace(
         _OLDER_CPU,
         target="cpu-neon",
-        limits=replace(TABLE["cpu"], target="cpu-neon"),
+        limits=replace(LIMITS["cpu"], target="cpu-neon"),
         lanes=4,
         vector_registers=32,
         cores=4,
@@ -296,7 +346,7 @@ _ROWS: Final = (
     replace(
         _ADRENO,
         target="freedreno",
-        limits=TABLE["freedreno"],
+        limits=LIMITS["freedreno"],
         half=Half(storage=True, arithmetic=False),
         images=Images(16384, 16384, 16, 32, 64, sampler_less=True),
         sources=(

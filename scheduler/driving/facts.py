@@ -8,9 +8,10 @@ from typing import Final
 
 from onnx import TensorProto, ValueInfoProto
 
-from scheduler.driving.heads import PAD, overlaps
+from scheduler.driving.derive import PAD, overlaps
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, import_model
+from scheduler.onnx_import.limits import printable
 from scheduler.onnx_import.metadata import (
     CHECKPOINT_KEY,
     SLICED_OUTPUT,
@@ -18,7 +19,6 @@ from scheduler.onnx_import.metadata import (
     load_slices,
     resolve_slices,
 )
-from scheduler.onnx_import.text import printable
 
 # A size that the file leaves open is None.
 Shape = tuple[int | None, ...]

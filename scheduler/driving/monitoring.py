@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from runtime.format.driving_interface import ModelPart
-from runtime.format.monitoring_interface import (
-    HEADS,
-    ROLE,
+from runtime.format.interfaces import (
+    MONITORING_HEADS,
+    MONITORING_ROLE,
     VIEW_HEIGHT,
     VIEW_WIDTH,
+    ModelPart,
     MonitoringInterface,
-    head_problems,
+    monitoring_head_problems,
 )
-from scheduler.cache.schedules import EntryGraph
-from scheduler.driving.declaration import declaration
-from scheduler.driving.declare import MONITORING_RULES
+from scheduler.driving.derive import PAD, overlaps
 from scheduler.driving.facts import facts_of
-from scheduler.driving.heads import PAD, overlaps
-from scheduler.driving.revisions import MonitoringRevision, load_monitoring
+from scheduler.driving.recognise import declaration
+from scheduler.driving.revisions import MONITORING_RULES, MonitoringRevision, load_monitoring
 from scheduler.driving.warp import luma_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
@@ -35,6 +33,7 @@ from scheduler.ir.origin import Origins
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import SLICED_OUTPUT
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
 
 MONITORING: Final = "monitoring"  # kind and name of artifacts
@@ -92,7 +91,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
             + ("" if said.name else f"; {DECLARE}")
         )
     part = ModelPart(
-        role=ROLE,
+        role=MONITORING_ROLE,
         checkpoint=imported.metadata.checkpoint,
         width=width,
         slices=named if revision.model.sliced else revision.model.slices,
@@ -128,7 +127,7 @@ def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
     for name, (shape, kind) in found.interface.model.inputs.items():
         fitted[name] = given[name].reshape(shape).cast(dt.as_dtype(kind))
     imported = import_model(found.model, fitted, origins=origins)
-    outputs = {f"{ROLE}_outputs": _output(imported).node}
+    outputs = {f"{MONITORING_ROLE}_outputs": _output(imported).node}
     return EntryGraph(outputs, (), [t.node for t in inputs], origins=origins)
 
 
@@ -140,7 +139,7 @@ def _by_outputs(
     problems: Sequence[str],
 ) -> tuple[MonitoringRevision, str]:
     """Return the revision that the outputs of a model tell, and what told it."""
-    has_heads = not slices.keys().isdisjoint(HEADS)
+    has_heads = not slices.keys().isdisjoint(MONITORING_HEADS)
     for revision in revisions.values():
         row = revision.model
         if row.sliced and has_heads:
@@ -162,10 +161,12 @@ def _differences(
 ) -> list[str]:
     """Return how outputs differ from those of a revision, a phrase each; [] for not at all."""
     row = revision.model
-    if row.sliced == slices.keys().isdisjoint(HEADS) or (not row.sliced and width != row.width):
+    if row.sliced == slices.keys().isdisjoint(MONITORING_HEADS) or (
+        not row.sliced and width != row.width
+    ):
         expected = "output_slices" if row.sliced else f"{row.width} values without slices"
         return [f"expected {expected}, found an output of {width} values {_slices_text(slices)}"]
-    return head_problems(slices if row.sliced else row.slices)
+    return monitoring_head_problems(slices if row.sliced else row.slices)
 
 
 def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:

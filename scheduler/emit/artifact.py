@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from runtime.format.manifest import ABI, FORMAT
 from scheduler.context import FAST
 from scheduler.device.spec import DEFAULT
-from scheduler.emit.arena import Arena, image_nodes, share_images
 from scheduler.emit.megakernel import (
     LEAST_LAUNCHES,
     Function,
@@ -25,7 +24,7 @@ from scheduler.emit.megakernel import (
     megakernel_source,
     origin_comment,
 )
-from scheduler.emit.schedule import Schedule
+from scheduler.emit.schedule import Arena, Schedule, image_nodes, share_images
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, storage_of
 from scheduler.ir.ops import Op

@@ -13,8 +13,7 @@ from typing import Any
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.errors import DeviceLimitError
-from scheduler.kernelize.kernel import name_of
-from scheduler.kernelize.limits import Refused
+from scheduler.kernelize.store_plan import Refused
 from scheduler.lower import LoweredKernel
 
 # Name, what the target takes, what was found.
@@ -48,8 +47,7 @@ def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Ref
         images = [p.image is not None for p in code.parameters]
         checks = _of_kernel(images, len(code.storage), code.needs.local_bytes, spec)
         for _, problem in _broken(checks, spec):
-            stored = frozenset(t for k in kernels for t in k.kernel.targets)
-            return Refused(lowered.kernel.targets, stored, name_of(lowered.kernel), problem)
+            return Refused(lowered.kernel, problem)
     return None
 
 

@@ -13,13 +13,12 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import expanded, iota, number, reshaped, spread
 from scheduler.ir.dtype import DType
 from scheduler.ir.index import Atom, Ix
+from scheduler.ir.movement import MOVES, Index, source_index
 from scheduler.ir.node import Buffer, Node, alu, const, make, post_order
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
-from scheduler.ir.ranges import Index, source_index
 
 # Longest weight that is looked at: nobody writes a longer iota out.
 MAX_LIST = 65536

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Node
@@ -287,7 +287,7 @@ def _numbered(prefix: str, source: Source) -> set[int]:
     return {int(m[2]) for m in found if m is not None and m[1] == prefix}
 
 
-def storage_of(source: Node) -> Node:
+def bound_input(source: Node) -> Node:
     """Return the node whose storage is bound for an input: a reshape has that of what is below."""
     while source.op is Op.RESHAPE:
         source = source.src[0]
@@ -297,5 +297,5 @@ def storage_of(source: Node) -> Node:
 def stored_for_custom(order: Sequence[Node]) -> set[Node]:
     """Return the nodes that have to be stored because custom kernels read or write them."""
     launches = [n for n in order if n.op is Op.CUSTOM]
-    inputs = {storage_of(s) for n in launches for s in n.src}
+    inputs = {bound_input(s) for n in launches for s in n.src}
     return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from math import gcd
 
-from scheduler.ir.interned import Interned
-from scheduler.ir.node import Node
+from scheduler.ir.node import Interned, Node
 
 # Kernels compute indices in int.
 LARGEST = 2**31 - 1

@@ -22,7 +22,7 @@ from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import ELEMENTWISE, PRODUCTS, Op, identity
 from scheduler.ir.rewrite import SERIAL, keep_form
-from scheduler.ir.sensitivity import rounds
+from scheduler.ir.rounding import rounds
 
 Array = NDArray[Any]
 

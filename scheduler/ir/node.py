@@ -1,11 +1,15 @@
-"""A Node is the one immutable, interned vertex of every graph in the compiler."""
+"""A Node is the one immutable, interned vertex of every graph in the compiler.
+
+Interning tables map a structure to its one object and forget it with its last user.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +17,52 @@ from numpy.typing import NDArray
 from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
-from scheduler.ir.interned import Interned
-from scheduler.ir.ops import COMPARE, Op, Shape
-from scheduler.ir.shapes import infer_shape
+from scheduler.ir.ops import COMPARE, Op, Shape, infer_shape
 
 Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
 UNNAMED = "%"
+
+
+class _Entry(ref[Value]):
+    """A weak reference to an object, with the key it is found by."""
+
+    __slots__ = ("key",)
+
+    key: Hashable
+
+
+class Interned(Generic[Value]):
+    """A table from structure to the one object of that structure."""
+
+    __slots__ = ("_entries", "_forget")
+
+    def __init__(self) -> None:
+        entries: dict[Hashable, _Entry[Value]] = {}
+
+        def forget(entry: ref[Value]) -> None:
+            assert isinstance(entry, _Entry)
+            if entries.get(entry.key) is entry:  # else it has been made again meanwhile
+                del entries[entry.key]
+
+        self._entries = entries
+        self._forget = forget
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return the object of a structure, None if there is none now."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry()
+
+    def __setitem__(self, key: Hashable, value: Value) -> None:
+        entry = _Entry(value, self._forget)
+        entry.key = key
+        self._entries[key] = entry
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 class Buffer:

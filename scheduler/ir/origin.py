@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler.ir.boxes import MOVES
+from scheduler.ir.movement import MOVES
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 

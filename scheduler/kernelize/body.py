@@ -19,13 +19,18 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.build import repeated
 from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.movement import Index, cat_sources, source_index
 from scheduler.ir.node import Node, alu, const, make
-from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.ordered import FUSED, is_fused, parts_of
-from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.bounds import bounds_of
-from scheduler.kernelize.scalar import atoms_of, rebuild, scalar_sources, tuple_of
-from scheduler.kernelize.uses import Realized, Region, reduce_index
+from scheduler.ir.ops import ELEMENTWISE, FUSED, Op, is_fused, parts_of
+from scheduler.kernelize.regions import Region, StorePlan, reduce_index
+from scheduler.kernelize.scalar import (
+    atoms_of,
+    bounds_of,
+    overwrites,
+    rebuild,
+    scalar_sources,
+    tuple_of,
+)
 
 Swap = Callable[[Node], Node | None]
 
@@ -72,6 +77,20 @@ class Body:
         rows = [s.row.value for s in self.stores if s.row is not None]
         return tuple_of([*(s.value for s in self.stores), *rows])
 
+    @property
+    def loops(self) -> tuple[Atom, ...]:
+        """The ranges without the axes of size 1."""
+        return tuple(r for r in self.ranges if r is not None)
+
+    def overwrites(self, store: Store, source: Node) -> bool:
+        """Whether a result may be stored over a source that is row-major, as states are."""
+        place = ixs.flatten(store.index, store.target.shape)
+        return overwrites(self.value, self.loops, place, source, _row_major)
+
+
+def _row_major(load: Node) -> Ix:
+    return ixs.flatten(load.arg.index, load.src[0].shape)
+
 
 _Key = tuple[Node, Index, Predicate]
 
@@ -79,7 +98,7 @@ _Key = tuple[Node, Index, Predicate]
 class _Builder:
     """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
 
-    def __init__(self, region: Region, plan: Realized) -> None:
+    def __init__(self, region: Region, plan: StorePlan) -> None:
         self.stored = plan.regions
         self.own = region.root if region.root is region.target else None
         self.stages = {n: s for n, s in plan.stages.items() if s.root is region}
@@ -241,7 +260,7 @@ def _fill_outside(value: Node, inside: Predicate, fill: float) -> Node:
         return value
     if inside == ixs.NEVER:
         return const(fill, value.dtype)
-    if value.op is Op.LOAD and _implies(value.arg.valid, inside) and value.arg.valid == inside:
+    if value.op is Op.LOAD and value.arg.valid == inside:
         return make(Op.LOAD, value.dtype, value.src, Access(value.arg.index, value.arg.valid, fill))
     if fill == 0 and _is_zero_outside(value, inside):
         return value
@@ -329,7 +348,7 @@ def _as_index(value: Node) -> Ix | None:
     return None
 
 
-def build_body(region: Region, plan: Realized) -> Body:
+def build_body(region: Region, plan: StorePlan) -> Body:
     """Return a region's loop nest, with LOADs of stored nodes; LoweringError is internal."""
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)

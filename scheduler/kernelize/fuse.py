@@ -3,11 +3,12 @@
     c = a.sum() + 2; d = a.sum() * 3       ->     one kernel: s = sum(a); c = s + 2; d = s * 3
     s = a.sum(1); c = cos(a)               ->     for each row: its sum, then its cosines
     small heads of a model                 ->     one launch, each work-item runs one of the nests
+    y = custom(x); z = relu(y)             ->     one launch, the custom kernel's slot stores z
 
 Candidates read or write the same buffer and stand near each other; small ones may share nothing.
-The best come first: one loop nest, both or neither reduce, most bytes in common, nearest. A pair is
-refused if a third kernel lies between, if it exceeds the limits of a kernel, or raises the peak of
-live memory.
+The best come first: an epilogue, one loop nest, both or neither reduce, most bytes in common,
+nearest. A pair is refused if a third kernel lies between, if it exceeds the limits of a kernel, or
+raises the peak of live memory.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from itertools import pairwise
 from math import prod
 
 from scheduler.device.costs import Costs
-from scheduler.device.limits import Limits
-from scheduler.device.spec import DeviceSpec
+from scheduler.device.spec import DeviceSpec, Limits
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, PRODUCTS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
-from scheduler.kernelize.kernel import Kernel, make_kernel
-from scheduler.kernelize.merge import Merged, loops_of, merge
+from scheduler.kernelize.kernel import Kernel, make_kernel, with_epilogue
+from scheduler.kernelize.merge import Merged, merge
 from scheduler.kernelize.order import Step
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
@@ -40,24 +40,25 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes
 # a contraction with something that only reads the same input, stay apart.
 
 Pair = tuple[int, int]
-Score = tuple[bool, bool, int, int]
+Score = tuple[int, bool, int, int]
 
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
     """Return what to compare candidates by, the smaller the better; None for no candidate.
 
-    (side by side, only one of them reduces, bytes in common negated, distance)
+    (0 as an epilogue, 1 as one nest, 2 side by side; only one of them reduces, bytes in common
+    negated, distance)
     """
     a, b = (graph.groups[i].kernel for i in pair)
     if a.custom is not None or b.custom is not None:
-        return None
+        return (0, False, 0, 0) if _with_epilogue(graph, *pair) is not None else None
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
     if not nested and not _fits_beside(graph, a, b):
         return None
     distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
-    return (not nested, bool(a.reductions) is not bool(b.reductions), -moved, distance)
+    return (1 if nested else 2, bool(a.reductions) is not bool(b.reductions), -moved, distance)
 
 
 def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
@@ -67,6 +68,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     limits = graph.spec.limits
+    if a.custom is not None or b.custom is not None:
+        return _with_epilogue(graph, first, second)
     if a.operations + b.operations > limits.operations:
         return None
     bodies: tuple[Body, ...] | None = None
@@ -88,33 +91,36 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     return kernel if limits.fits(_arguments(kernel), len(kernel.targets)) else None
 
 
+def _with_epilogue(graph: FusionGraph, first: int, second: int) -> Kernel | None:
+    """Return a custom kernel that computes its only reader in its slot, None if that cannot be."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    local = graph.is_local(a.targets[0], first, second)
+    return with_epilogue(a, b, graph.spec.limits) if local else None
+
+
 def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
     """Return two kernels as one loop nest that stores all they do, None if that does not pay."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
-    pair, tried = (a, b), graph.tried
-    if pair in tried.unfit or not _loops_fit(a, b) or _is_pinned(a, b):
+    pair, nests = (a, b), graph.tried.nests
+    if nests.get(pair, ()) is None or not _loops_fit(a, b) or _is_pinned(a, b):
         return None
     if _reads_too_much(graph, first, second, limits):
         return None
-    if pair not in tried.nests:
+    if pair not in nests:
         merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
+        nests[pair] = None
         if (
-            merged is None
-            or not _pays(merged, a, b, graph.spec.costs)
-            or not _keeps_old_values(graph, merged)
+            merged is not None
+            and _pays(merged, a, b, graph.spec.costs)
+            and _keeps_old_values(graph, merged.body)
         ):
-            tried.unfit.add(pair)
-            return None
-        tried.nests[pair] = merged.body
-    return tried.nests[pair]
+            nests[pair] = merged.body
+    return nests[pair]
 
 
 def _arguments(kernel: Kernel) -> int:
     """Return how many buffers are bound for reading, at most: each weight read may be packed."""
-    views = 0
-    for body in kernel.bodies:
-        loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
-        views += sum(is_weight(n.src[0]) for n in loads)
+    views = sum(is_weight(n.src[0]) for n in kernel.loads)
     return views + sum(not is_weight(r) for r in kernel.reads)
 
 
@@ -133,7 +139,7 @@ def _loops_fit(a: Kernel, b: Kernel) -> bool:
     bodies = (*a.bodies, *b.bodies)
     if len(bodies) > 2 or any(s.row is not None for body in bodies for s in body.stores):
         return False
-    mine, other = (Counter(r.size for r in loops_of(k.bodies[0])) for k in (a, b))
+    mine, other = (Counter(r.size for r in k.bodies[0].loops) for k in (a, b))
     return mine <= other or other <= mine
 
 
@@ -142,21 +148,10 @@ def _is_pinned(a: Kernel, b: Kernel) -> bool:
     return any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
 
 
-def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
+def _keeps_old_values(graph: FusionGraph, body: Body) -> bool:
     """Whether every element of a state is read before it is overwritten, in the same iteration."""
-    body = merged.body
-    mine = set(loops_of(body))
-    nodes = scalar_nodes(body.value)
-    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
-    for store in body.stores:
-        state = graph.state_of(store.target)
-        loads = [n for n in nodes if n.op is Op.LOAD and n.src[0] is state]
-        here = all(n.arg.index == store.index and n.arg.valid == () for n in loads)
-        # A store outside the inner loops comes before what those loops read.
-        inside = mine == {a for ix in store.index for a in leaves(ix)}
-        if loads and not (here and inside and repeated.isdisjoint(loads)):
-            return False
-    return True
+    changed = [(s, graph.state_of(s.target)) for s in body.stores]
+    return all(state is None or body.overwrites(store, state) for store, state in changed)
 
 
 def _fits_beside(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
@@ -171,7 +166,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, costs: Costs) -> bool:
     body = merged.body
     loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
     on = {n: frozenset(found) for n, found in depends_on(body.value).items()}
-    mine = frozenset(loops_of(body))
+    mine = frozenset(body.loops)
     size = prod(r.size for r in mine)
     hoisted = {on[n] & mine for n in loops} - {mine}
     outside = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores} - {mine}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.order import Step, best_order, estimated_peak
 
 
@@ -26,8 +27,8 @@ class Group:
 class Tried:
     """Results for pairs of kernels: copies of a graph ask for the same ones again."""
 
-    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)  # that should not be one nest
-    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)  # as one nest
+    # As one nest; None if they should not be one.
+    nests: dict[tuple[Kernel, Kernel], Body | None] = field(default_factory=dict)
     # Merged kernels, by what they store; by None side by side.
     kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
         default_factory=dict
@@ -55,7 +56,7 @@ class FusionGraph:
         self.sizes, self.spec = sizes, spec
         self.tried = Tried()
         self._merged: dict[int, int] = {}
-        self._committed = frozenset(t for k in kernels for t in k.targets if t.op is Op.BUFFER)
+        self._in_place = states_in_place(kernels)
         self._producer = {t: i for i, s in enumerate(steps) for t in s.writes}
         self._readers: dict[Node, frozenset[int]] = {}
         for i, kernel in enumerate(kernels):
@@ -66,13 +67,10 @@ class FusionGraph:
 
     def copy(self) -> FusionGraph:
         """Return a graph that can change without changing this one."""
-        other = FusionGraph.__new__(FusionGraph)
-        other.groups, other.sizes, other.tried = dict(self.groups), self.sizes, self.tried
-        other.spec = self.spec
-        other._committed = self._committed
-        other._merged, other._producer = dict(self._merged), dict(self._producer)
-        other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
-        other._peak = self._peak
+        other = copy(self)
+        other.groups, other._merged = dict(self.groups), dict(self._merged)
+        other._producer, other._readers = dict(self._producer), dict(self._readers)
+        other._ancestors = list(self._ancestors)
         return other
 
     def now(self, i: int) -> int:
@@ -115,11 +113,7 @@ class FusionGraph:
 
     def state_of(self, target: Node) -> Node | None:
         """Return the state BUFFER that a store to a target changes; None if it changes none."""
-        if target.op is Op.BUFFER:
-            return target
-        if target.op is not Op.ASSIGN or target.src[0] in self._committed:
-            return None
-        return target.src[0]
+        return target if target.op is Op.BUFFER else self._in_place.get(target)
 
     def is_local(self, target: Node, first: int, second: int) -> bool:
         """Whether nobody but two groups needs a stored value."""

@@ -1,20 +1,27 @@
-"""A Kernel is one launch: loop nests over logical indices, with what they write and read."""
+"""A Kernel is one launch: loop nests over logical indices, with what they write and read.
+
+A custom kernel has no loop nests, but may compute the only reader of its first output in its slot:
+
+    y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
+                                                 its slot stores relu(y + b) at the same place
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from scheduler.ir.custom_kernel import CustomKernel
+from scheduler.device.spec import Limits
+from scheduler.errors import ModelError
+from scheduler.ir import index as ixs
+from scheduler.ir.custom_kernel import CustomKernel, bound_input
 from scheduler.ir.index import Atom, flatten, leaves
-from scheduler.ir.node import Node, storage_of
+from scheduler.ir.node import Node, make, storage_of
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
-from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
-
-# --- The launch of a custom kernel: its buffers, and the epilogue that is computed in its slot
+from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,22 +32,6 @@ class CustomLaunch:
     inputs: tuple[Node, ...]  # whose storage is in0, in1, ...; row-major, may come twice
     outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
     epilogue: Body | None = None  # loop nest that stores instead of the first output
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes of its arguments; what an epilogue reads is counted once per element."""
-        moved = [*dict.fromkeys(self.inputs), *self.outputs[1:]]
-        total = sum(n.dtype.itemsize * prod(n.shape) for n in moved)
-        if self.epilogue is None:
-            return total + self.outputs[0].dtype.itemsize * prod(self.outputs[0].shape)
-        (store,) = self.epilogue.stores
-        total += store.target.dtype.itemsize * prod(store.target.shape)
-        read: dict[Node, int] = {}
-        for node, atoms in depends_on(self.epilogue.value).items():
-            if node.op is Op.LOAD and node.src[0] is not self.outputs[0]:
-                read[node.src[0]] = read.get(node.src[0], 0) + prod(a.size for a in atoms)
-        both = ((n, min(count, prod(n.shape))) for n, count in read.items())
-        return total + sum(n.dtype.itemsize * count for n, count in both)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +52,24 @@ class Kernel:
         return self.custom is None and all(map(_is_copied, stores))
 
     @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The scalar nodes of all its loop nests."""
+        return tuple(n for body in self.bodies for n in scalar_nodes(body.value))
+
+    @cached_property
+    def loads(self) -> tuple[Node, ...]:
+        """Those that read memory."""
+        return tuple(n for n in self.nodes if n.op is Op.LOAD)
+
+    @cached_property
     def reductions(self) -> int:
         """How many loops run inside its loop nests."""
-        return sum(n.op in LOOPS for body in self.bodies for n in scalar_nodes(body.value))
+        return sum(n.op in LOOPS for n in self.nodes)
 
     @cached_property
     def operations(self) -> int:
         """Arithmetic of one iteration of all loop nests."""
-        nodes = (n for body in self.bodies for n in scalar_nodes(body.value))
-        return sum(n.op in ELEMENTWISE for n in nodes)
+        return sum(n.op in ELEMENTWISE for n in self.nodes)
 
     @cached_property
     def work(self) -> int:
@@ -79,11 +79,16 @@ class Kernel:
     @cached_property
     def bytes_moved(self) -> int:
         """Bytes it reads and writes: of each buffer what is touched, once."""
-        if self.custom is not None:
-            return self.custom.bytes_moved
+        launch, bodies = self.custom, self.bodies
+        total, inside = 0, None
+        if launch is not None:  # its source may touch all that it is given
+            moved = [*dict.fromkeys(launch.inputs), *launch.outputs]
+            if launch.epilogue is not None:
+                bodies, inside = (launch.epilogue,), launch.outputs[0]
+            total = sum(n.dtype.itemsize * prod(n.shape) for n in moved if n is not inside)
         written: dict[Node, int] = {}
         read: dict[Node, int] = {}
-        for body in self.bodies:
+        for body in bodies:
             depends = depends_on(body.value)
             for store in body.stores:
                 atoms = {a for ix in store.index for a in leaves(ix)}
@@ -91,11 +96,11 @@ class Kernel:
                     atoms |= depends[store.row.value]
                 written[store.target] = written.get(store.target, 0) + _count(atoms)
             for node in depends:
-                if node.op is Op.LOAD:
+                if node.op is Op.LOAD and node.src[0] is not inside:
                     touched = read.get(node.src[0], 0) + _count(depends[node])
                     read[node.src[0]] = min(touched, prod(node.src[0].shape))
         both = (*written.items(), *read.items())
-        return sum(n.dtype.itemsize * elements for n, elements in both)
+        return total + sum(n.dtype.itemsize * elements for n, elements in both)
 
 
 def _is_copied(store: Store) -> bool:
@@ -126,10 +131,8 @@ def _work(body: Body) -> int:
 def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
     """Return the launch of some loop nests; what it writes and reads is taken from them."""
     targets = dict.fromkeys(s.target for body in bodies for s in body.stores)
-    reads: dict[Node, None] = {}
-    for body in bodies:
-        nodes = scalar_nodes(body.value)
-        reads.update(dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD))
+    nodes = (n for body in bodies for n in scalar_nodes(body.value))
+    reads = dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD)
     return Kernel(bodies, tuple(targets), tuple(reads), origin)
 
 
@@ -142,25 +145,80 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     """Return what is read only where it is written; lowering checks layouts and blocks."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
-    (store,) = kernel.bodies[0].stores
-    nodes = scalar_nodes(store.value)
-    elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != store.index}
-    inside: set[Node] = set()
-    for node in reversed(nodes):
-        if node.op in LOOPS or node in inside:
-            inside.update(scalar_sources(node))
-    elsewhere |= {n.src[0] for n in inside if n.op is Op.LOAD}
-    # A word holds elements that other iterations write.
-    elsewhere |= {n.src[0].src[0] for n in nodes if n.op is Op.LOAD and n.src[0].op is Op.WORDS}
-    width = store.target.dtype.itemsize
-    return tuple(
-        r
-        for r in kernel.reads
-        if r not in elsewhere and r.dtype.itemsize == width and r.shape == store.target.shape
-    )
+    (body,) = kernel.bodies
+    (store,) = body.stores
+    kind = (store.target.shape, store.target.dtype.itemsize)
+    alike = (r for r in kernel.reads if (r.shape, r.dtype.itemsize) == kind)
+    return tuple(r for r in alike if body.overwrites(store, r))
+
+
+def intermediates(kernels: Sequence[Kernel], outputs: Collection[Node]) -> list[Node]:
+    """Return what is stored, in order of writing, and is neither an output nor in a state."""
+    elsewhere = {*outputs, *states_in_place(kernels)}
+    targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
+    return [t for t in targets if t.op is not Op.BUFFER and t not in elsewhere]
 
 
 def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:
     """Return the state BUFFER of each ASSIGN node whose kernel writes it without a commit."""
     targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
     return {t: t.src[0] for t in targets if t.op is Op.ASSIGN and t.src[0] not in targets}
+
+
+def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
+    """Return the kernel of a CUSTOM node; raise ModelError if it has too many buffers."""
+    kinds = enumerate(kind for _, kind in launch.arg.outputs)
+    outputs = tuple(make(Op.RESULT, kind, (launch,), i) for i, kind in kinds)
+    inputs = tuple(bound_input(s) for s in launch.src)
+    reads = tuple(dict.fromkeys(inputs))
+    if not limits.fits(len(reads), len(outputs)):
+        raise ModelError(
+            f"custom kernel {launch.arg}: expected at most {limits.max_buffers} "
+            f"buffers, found {len(reads) + len(outputs)}; join some of them"
+        )
+    custom = CustomLaunch(launch.arg, inputs, outputs)
+    return Kernel((), custom.outputs, reads, origin, custom)
+
+
+def with_epilogue(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
+    """Return a custom kernel whose slot computes the only reader of its first output.
+
+    None if it has no slot, or the reader does not fit into it: it must be one loop nest without
+    reductions that reads the output exactly where it stores its own result.
+    """
+    launch = kernel.custom
+    if launch is None or not launch.spec.has_slot or len(reader.bodies) != 1:
+        return None
+    raw, (body,) = launch.outputs[0], reader.bodies
+    if {*kernel.targets} & {*reader.reads} != {raw} or launch.epilogue is not None:
+        return None
+    if not _is_epilogue(body, raw, launch.spec.lanes):
+        return None
+    operands = tuple(n for n in reader.reads if n is not raw)
+    targets = (body.stores[0].target, *launch.outputs[1:])
+    if not limits.fits(len(launch.inputs) + len(operands), len(targets)):
+        return None
+    reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
+    origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
+    return Kernel((), targets, reads, origin, replace(launch, epilogue=body))
+
+
+def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
+    """Whether a loop nest computes each element from the same element of `raw`, at one place."""
+    if len(body.stores) != 1:
+        return False
+    (store,) = body.stores
+    own = tuple(ixs.ZERO if r is None else ixs.of(r) for r in body.ranges)
+    shape = store.target.shape
+    if store.target.op in (Op.ASSIGN, Op.BUFFER) or store.index != own:
+        return False
+    if len(own) != len(shape) or prod(shape) != prod(raw.shape):
+        return False
+    if lanes > 1 and shape[-1] % lanes:
+        return False
+    nodes = scalar_nodes(store.value)
+    loads = [n for n in nodes if n.op is Op.LOAD]
+    known = all(a.node is None for n in loads for ix in n.arg.index for a in leaves(ix))
+    whole = all(n.arg.valid == () for n in loads if n.src[0] is raw)
+    loops = any(n.op in LOOPS or n.op is Op.PICK for n in nodes)
+    return known and whole and not loops and body.overwrites(store, raw)

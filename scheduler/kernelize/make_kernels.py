@@ -10,30 +10,31 @@ temporary at the end:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from math import prod
 
-from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
+from scheduler.ir.build import peel
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body, Store, build_body
-from scheduler.kernelize.custom import attach_epilogues, make_custom_kernel
 from scheduler.kernelize.fuse import fuse
-from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
-from scheduler.kernelize.limits import Splits, nodes_to_store
+from scheduler.kernelize.kernel import (
+    Kernel,
+    intermediates,
+    make_custom_kernel,
+    make_kernel,
+    name_of,
+    overwritable,
+)
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
-from scheduler.kernelize.realize import realize
-from scheduler.kernelize.uses import Realized, open_region
+from scheduler.kernelize.regions import StorePlan, open_region
 
 
 def _is_constant(node: Node) -> bool:
     """Whether a node is a constant, spread or not: one node serves all who use that number."""
-    while node.op in (Op.RESHAPE, Op.EXPAND, Op.PERMUTE):
-        node = node.src[0]
-    return node.op is Op.CONST
+    return peel(node, (Op.RESHAPE, Op.EXPAND, Op.PERMUTE))[1].op is Op.CONST
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
@@ -55,33 +56,17 @@ def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, 
     return tuple(reversed(names or read))
 
 
-def storage_plan(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
-    """Return what is stored so that kernels are cheap, and within the limits of the device."""
-    stored = set(pins)
-    plan = realize(sinks, spec, stored)
-    while more := nodes_to_store(plan.regions, spec) - stored:
-        stored |= more
-        plan = realize(sinks, spec, stored)
-    return plan
-
-
-def make_kernels(
-    sinks: Sequence[Node],
-    spec: DeviceSpec,
-    splits: Splits | None = None,
-    origins: Origins | None = None,
-) -> list[Kernel]:
-    """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
+def make_kernels(plan: StorePlan, origins: Origins | None = None) -> list[Kernel]:
+    """Return the kernels that store what a plan says, in running order.
 
     Raises SchedulerError if two ASSIGN nodes write one state, or kernels depend on each other in a
     cycle.
     """
-    splits, origins = splits or Splits(), origins or Origins()
-    plan = storage_plan(sinks, spec, splits.pins)
+    origins, sinks, spec = origins or Origins(), frozenset(plan.sinks), plan.spec
     stored = frozenset(plan.regions)
     kernels: list[Kernel] = []
     launched: set[Node] = set()
-    for root in [n for n in toposort(sinks) if n in plan.regions]:
+    for root in [n for n in toposort(plan.sinks) if n in plan.regions]:
         if root.op is Op.RESULT:
             if root.src[0] not in launched:
                 launched.add(root.src[0])
@@ -90,12 +75,11 @@ def make_kernels(
             continue
         bodies = tuple(build_body(region, plan) for region in plan.regions[root])
         kernels.append(make_kernel(bodies, _names(root, stored, origins)))
-    kernels = _without_unread(kernels, frozenset(sinks))
-    kernels = attach_epilogues(kernels, frozenset(sinks), spec.limits, splits.alone)
+    kernels = _without_unread(kernels, sinks)
     kernels, steps = _with_states(kernels)
-    outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
-    sizes = _arena_sizes(kernels, outputs)
-    kernels, steps = fuse(kernels, steps, sizes, spec, splits.alone)
+    arena = intermediates(kernels, [s for s in sinks if s.op is not Op.ASSIGN])
+    sizes = {n: aligned(n.dtype.itemsize * prod(n.shape)) for n in arena}
+    kernels, steps = fuse(kernels, steps, sizes, spec, plan.alone)
     return [kernels[i] for i in best_order(steps, sizes)]
 
 
@@ -130,17 +114,6 @@ def _with_states(kernels: list[Kernel]) -> tuple[list[Kernel], list[Step]]:
 
 def _step(kernel: Kernel) -> Step:
     return Step(name_of(kernel), kernel.targets, kernel.reads, overwritable(kernel))
-
-
-def _arena_sizes(kernels: Sequence[Kernel], outputs: frozenset[Node]) -> dict[Node, int]:
-    """Return the bytes of what is neither an output nor written to a state."""
-    direct = states_in_place(kernels)
-    return {
-        target: aligned(target.dtype.itemsize * prod(target.shape))
-        for kernel in kernels
-        for target in kernel.targets
-        if target.op is not Op.BUFFER and target not in outputs and target not in direct
-    }
 
 
 def _commit(state: Node, writer: Kernel) -> Kernel:

@@ -30,11 +30,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Offsets in bytes, one per lifetime, the arena size they need, and the sum without reuse."""
+    """Offsets in bytes, one per lifetime, and the arena size they need."""
 
     offsets: tuple[int, ...]
     arena_size: int
-    unplanned_size: int
 
 
 # What is placed first: the largest, the longest lived, both, the earliest; larger keys first.
@@ -78,7 +77,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
         if best[0] == least:
             break
     assert best is not None  # there are sequences
-    return MemoryPlan(tuple(best[1]), best[0], sum(sizes))
+    return MemoryPlan(tuple(best[1]), best[0])
 
 
 def _alive_together(lifetimes: Sequence[Lifetime]) -> list[list[int]]:

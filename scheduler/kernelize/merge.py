@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
+from scheduler.ir.movement import Index
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
-from scheduler.ir.ranges import Index
 from scheduler.kernelize.body import Access, Body, Store, moved, moved_access
 from scheduler.kernelize.scalar import rebuild, scalar_nodes
 
@@ -41,7 +41,7 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     `second` may read what `first` stores, `first` reads nothing of `second`. What is computed again
     instead of stored and read costs at most `most` adds.
     """
-    mine, other = loops_of(first), loops_of(second)
+    mine, other = first.loops, second.loops
     onto_first = len(mine) >= len(other)
     mapping = _align(first, second, onto_first=onto_first)
     if mapping is None:
@@ -102,15 +102,10 @@ def _computed_at(store: Store, access: Access, most: int) -> Node:
     return rebuild(store.value, mapping, moved_access)
 
 
-def loops_of(body: Body) -> tuple[Atom, ...]:
-    """Return the loops of a body without the axes of size 1."""
-    return tuple(r for r in body.ranges if r is not None)
-
-
 def _align(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Ix] | None:
     """Return for each loop of the shorter nest the loop of the other one that it becomes."""
     short, long = (second, first) if onto_first else (first, second)
-    inner, outer = loops_of(short), loops_of(long)
+    inner, outer = short.loops, long.loops
     pairs = _by_stored_element(first, second, set(inner), onto_first=onto_first)
     if pairs is None and [r.size for r in inner] == [r.size for r in outer]:
         pairs = dict(zip(inner, outer, strict=True))
@@ -140,8 +135,8 @@ def _by_stored_element(
 
 def _by_shared_load(short: Body, long: Body) -> dict[Atom, Atom] | None:
     """Align two nests by a buffer that both read: loops on the same axis are one."""
-    outer = set(loops_of(long))
-    inner = set(loops_of(short))
+    outer = set(long.loops)
+    inner = set(short.loops)
     reads: dict[Node, list[Index]] = {}
     for node in scalar_nodes(long.value):
         if node.op is Op.LOAD:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scheduler.errors import SchedulerError
@@ -102,11 +102,7 @@ def wait_for_readers(
         extra[writer].update(others)
         for i in others:
             users[i].append(writer)
-    ordered = [
-        Step(s.name, s.writes, s.reads, s.reuses, frozenset(e))
-        for s, e in zip(steps, extra, strict=True)
-    ]
-    return ordered, late
+    return [replace(s, after=frozenset(e)) for s, e in zip(steps, extra, strict=True)], late
 
 
 def _descendants(start: int, users: Sequence[Iterable[int]]) -> set[int]:

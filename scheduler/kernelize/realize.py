@@ -12,12 +12,12 @@ needs it; it is stored if that would cost more than memory does:
 - an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
   and a launch;
 - movement ops and casts to a wider type are never stored by choice: the node below them is;
-- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`concat.py`).
+- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`regions.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,26 +26,22 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
+from scheduler.ir.movement import MOVES, Index, cat_sources, source_index
 from scheduler.ir.node import Node, consumers, toposort
-from scheduler.ir.ops import COST, ELEMENTWISE, MOVEMENT, Op
-from scheduler.ir.ordered import is_fused
-from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.concat import cut_at_concats, in_parts
-from scheduler.kernelize.uses import (
-    Realized,
+from scheduler.ir.ops import COST, ELEMENTWISE, LEAVES, MOVEMENT, Op, is_fused
+from scheduler.kernelize.regions import (
     Region,
     Stage,
+    StorePlan,
     Use,
-    open_parts,
-    open_region,
-    open_slices,
-    open_write,
+    cut_at_concats,
+    in_parts,
+    open_regions,
     reduce_index,
 )
 
-_LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 # Read where they are; of a movement what is below it is stored.
-_NEVER_STORED = _LEAVES | {Op.WORDS} | (MOVEMENT - {Op.CAT})
+_NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
 # Ends of a value's elementwise paths are told apart up to this many.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that stand for an index known at run time
@@ -145,55 +141,58 @@ class _Walk:
         return True
 
 
-def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
-    """Decide what is stored, and what kernels keep in private arrays.
-
-    `sinks` (outputs and state writes) and `pins` are stored in any case.
-    """
+def realize(
+    sinks: Sequence[Node],
+    spec: DeviceSpec,
+    asked: Mapping[Node, str],
+    alone: frozenset[Node],
+) -> StorePlan:
+    """Decide what is stored, and what kernels keep in private arrays; see `StorePlan`."""
     order = toposort(sinks)
-    forced = {*sinks, *pins} | stored_for_custom(order)
-    forced |= {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
+    forced = _forced(sinks, order, asked)
+    reasons: dict[Node, str] = {}
     users = consumers(order)
     carries, cost = _summaries(order, forced, users, spec.costs)
     uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
     walk = _Walk(spec, {}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
         needed = list(uses[node].values())
-        if node.op is Op.RESULT:
-            walk.regions[node] = ()  # its launch computes it; what that reads is stored as well
-            continue
-        if node in forced or (
-            needed
-            and node.op not in _NEVER_STORED
-            and _must_store(node, needed, carries[node], cost[node], walk)
-        ):
-            if node.op is Op.CAT and in_parts(node, carries, cost, spec.costs):
-                walk.regions[node] = open_parts(node)
-                for part in walk.regions[node]:
-                    _merge_use(uses[part.root], Use(part, part.index, 1.0))
-                continue
-            if node.op is Op.ASSIGN and node.arg is not None:
-                part = open_write(node)
-                walk.regions[node] = (part,)
-                _merge_use(uses[part.root], Use(part, part.index, 1.0))
-                if part.row is not None:
-                    axis, row = part.row
-                    _merge_use(uses[row], Use(part, (part.index[axis],), 1.0))
-                continue
-            if node in forced or not walk.try_stage(node, needed):
-                cut = None if carries[node] else cut_at_concats(node, users, forced, spec.costs)
-                walk.regions[node] = (
-                    (open_region(node),) if cut is None else open_slices(node, *cut)
-                )
-                needed = [Use(r, r.index, _share(r)) for r in walk.regions[node]]
-            else:
-                needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
-        elif node.op in _LEAVES:
+        reason = forced.get(node, "")
+        if not reason and needed and node.op not in _NEVER_STORED:
+            reason = _reason_to_store(node, needed, carries[node], cost[node], walk)
+        divided = in_parts(node, carries, cost, spec.costs)
+        if reason and (node in forced or divided or not walk.try_stage(node, needed)):
+            cut = None if carries[node] else cut_at_concats(node, users, forced, spec.costs)
+            regions = open_regions(node, cut, in_parts=divided)
+            walk.regions[node], reasons[node] = regions, reason
+            for region in regions:
+                if region.root is not node:
+                    _merge_use(uses[region.root], Use(region, region.index, 1.0))
+                if region.row is not None:
+                    axis, row = region.row
+                    _merge_use(uses[row], Use(region, (region.index[axis],), 1.0))
+            needed = [Use(r, r.index, _share(r)) for r in regions if r.root is node]
+        elif reason:
+            needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
+        elif node.op in LEAVES:
             continue
         for use in needed:
             for src, need in _needs(node, use, walk):
                 _merge_use(uses[src], need)
-    return Realized(walk.regions, walk.stages)
+    return StorePlan(tuple(sinks), spec, asked, alone, walk.regions, walk.stages, reasons)
+
+
+def _forced(
+    sinks: Sequence[Node], order: Sequence[Node], asked: Mapping[Node, str]
+) -> dict[Node, str]:
+    """Return the nodes that are stored whatever it costs, with reasons."""
+    return {
+        **{n: "contiguous was asked for" for n in order if n.op is Op.CONTIGUOUS},
+        **dict.fromkeys(stored_for_custom(order), "a custom kernel reads or writes it"),
+        **asked,
+        **dict.fromkeys(sinks, "an output"),
+        **{n: "the new value of a state" for n in order if n.op is Op.ASSIGN},
+    }
 
 
 def _share(region: Region) -> float:
@@ -211,21 +210,25 @@ def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
         old.reduced = old.reduced and use.reduced
 
 
-def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> bool:
+def _reason_to_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> str:
+    """Return why a value is better stored than computed where it is needed; "" if it is not."""
     if _widens(node) or is_fused(node):
-        return False
+        return ""
     costs = walk.spec.costs
     if len(needed) > costs.max_uses:
-        return True
+        return f"it is needed at {len(needed)} places"
     if any(ix.depth > costs.max_index_depth for use in needed for ix in use.index):
-        return True
+        return "an index would divide too often"
     if carries:
-        return len(needed) > 1 or not walk.stays_inside(node, needed[0])
+        if len(needed) > 1:
+            return f"its reduction is needed at {len(needed)} places"
+        return "" if walk.stays_inside(node, needed[0]) else "its reduction would be repeated"
     reuse = costs.tile_reuse
     evaluations = sum(max(1.0, u.times / reuse) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
     memory = costs.operand_memory if any(u.reduced for u in needed) else costs.memory
-    return size * (evaluations - 1) * cost > costs.launch + size * memory
+    worth = size * (evaluations - 1) * cost > costs.launch + size * memory
+    return "computing it again costs more than memory" if worth else ""
 
 
 def _widens(node: Node) -> bool:
@@ -234,14 +237,14 @@ def _widens(node: Node) -> bool:
 
 
 def _summaries(
-    order: list[Node], forced: set[Node], users: dict[Node, list[Node]], costs: Costs
+    order: list[Node], forced: Container[Node], users: dict[Node, list[Node]], costs: Costs
 ) -> tuple[dict[Node, bool], dict[Node, float]]:
     """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
-    settled = forced | _needed_apart(order, forced, users)
+    apart = _needed_apart(order, forced, users)
     for node in order:
-        below = [s for s in node.src if s not in settled]
+        below = [s for s in node.src if s not in forced and s not in apart]
         if node.op is Op.REDUCE:
             carries[node], cost[node] = True, 1e9
             continue
@@ -263,7 +266,9 @@ def _is_one_to_one(node: Node) -> bool:
     return node.op in ELEMENTWISE or node.op in _ONE_TO_ONE
 
 
-def _needed_apart(order: list[Node], forced: set[Node], users: dict[Node, list[Node]]) -> set[Node]:
+def _needed_apart(
+    order: list[Node], forced: Container[Node], users: dict[Node, list[Node]]
+) -> set[Node]:
     """Return nodes that several reductions or movements need, each through its own path.
 
     If it holds a reduction (a residual stream before its layernorm) it is stored, and carries it no
@@ -295,7 +300,7 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     def need(inner: Index, ratio: float) -> Use:
         return Use(use.root, inner, times * ratio, use.reduced)
 
-    if node.op in _LEAVES:
+    if node.op in LEAVES:
         return []
     if node.op is Op.ASSIGN:
         return [(node.src[1], use)]

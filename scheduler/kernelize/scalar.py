@@ -1,4 +1,4 @@
-"""Walk the scalar graph of a loop nest, find its dependencies, rebuild it in other ranges.
+"""Walk the scalar graph of a loop nest, rebuild it in other ranges, and bound its integers.
 
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
@@ -8,13 +8,14 @@ Index leaves that stand for a run-time value (a gather's row) make it a source, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node, make
+from scheduler.ir.node import Node, is_weight, make, storage_of
 from scheduler.ir.ops import LOOPS, Op
 
 # A walk over a body is asked for many times.
@@ -116,3 +117,127 @@ def rebuild(
         made = tuple_of(src) if node.op is Op.TUPLE else make(node.op, node.dtype, src, arg)
         rebuilt[node] = swap(made) or made
     return rebuilt[value]
+
+
+# A kernel may write over what it reads if it reads elements only where it stores them.
+#
+#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
+#     t[i] = f(s[n-1-i])           no: another work-item may still need the element
+#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
+#     t[ids[i]] = f(s[0])          no: whose element s[0] is, only run time knows
+#
+# Offsets are interned, so equal ones are one object. An equal offset in another form counts as
+# different: safe, and not seen in practice.
+
+
+def overwrites(
+    value: Node, loops: Iterable[Atom], place: Ix, source: Node, offset: Callable[[Node], Ix]
+) -> bool:
+    """Whether a loop nest reads each element of a source before it stores something there.
+
+    Args:
+        value: all that the nest computes.
+        loops: of the nest, without those inside of reductions.
+        place: the offset that it stores a result at.
+        source: the node whose storage the result takes.
+        offset: returns that of a LOAD.
+    """
+    nodes = scalar_nodes(value)
+    loads = [n for n in nodes if n.op is Op.LOAD and storage_of(n.src[0]) is source]
+    if not loads:
+        return True
+    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
+    # A store outside the inner loops comes before what those loops read.
+    return (
+        repeated.isdisjoint(loads)
+        and all(n.src[0] is source and offset(n) is place for n in loads)
+        and frozenset(loops) <= frozenset(ixs.leaves(place))
+    )
+
+
+# Bounds of integer values that are computed at run time:
+#
+#     max(min(x, 7), 0)        0 .. 7
+#     x & 31                   0 .. 31
+#     cast(uint8) * 4 + 1      1 .. 1021
+#     x + 1, x an int32        the whole type: the sum may wrap around
+#
+# They hold for every input: a bound proves that an index needs no test. Floats have none.
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest value that may be."""
+
+    low: int
+    high: int
+
+
+def bounds_of(value: Node) -> Bounds:
+    """Return bounds of a scalar integer node; those of its type where no more is known."""
+    found: dict[Node, Bounds] = {}
+    for node in scalar_nodes(value, into_reductions=False):
+        kind = node.dtype
+        if kind is dt.bool_:
+            found[node] = Bounds(0, 1)
+        elif kind.is_int:
+            whole = Bounds(int(dt.min_value(kind)), int(dt.max_value(kind)))
+            known = None if node.op in LOOPS else _bounds(node, found)
+            fits = known is not None and whole.low <= known.low and known.high <= whole.high
+            found[node] = known if known is not None and fits else whole  # else it wraps around
+    return found[value]
+
+
+def _bounds(node: Node, known: dict[Node, Bounds]) -> Bounds | None:
+    """Return bounds as if the type had no ends; None if they are not known."""
+    op = node.op
+    if op is Op.CONST:
+        return Bounds(int(node.arg), int(node.arg))
+    if op is Op.INDEX:
+        return Bounds(node.arg.lo, node.arg.hi)
+    if op is Op.LOAD:
+        return _of_weight(node)
+    if any(s not in known for s in node.src):  # floats
+        return None
+    sources = [known[s] for s in node.src]
+    if op in (Op.WHERE, Op.SELECT):
+        yes, no = sources[-2:]
+        return Bounds(min(yes.low, no.low), max(yes.high, no.high))
+    rule = _RULES.get(op)
+    return None if rule is None else rule(*sources)
+
+
+def _of_weight(load: Node) -> Bounds | None:
+    if not is_weight(load.src[0]) or load.src[0].arg.data.size == 0:
+        return None
+    data, fill = load.src[0].arg.data, int(load.arg.fill)
+    return Bounds(min(int(data.min()), fill), max(int(data.max()), fill))
+
+
+def _product(a: Bounds, b: Bounds) -> Bounds:
+    ends = [x * y for x in a for y in b]
+    return Bounds(min(ends), max(ends))
+
+
+def _masked(a: Bounds, b: Bounds) -> Bounds | None:
+    """Return bounds of the bits that both have: at most those of one that is not negative."""
+    highs = [x.high for x in (a, b) if x.low >= 0]
+    return Bounds(0, min(highs)) if highs else None
+
+
+def _shifted_right(a: Bounds, b: Bounds) -> Bounds | None:
+    if b.low != b.high or not 0 <= b.low < 32:
+        return None
+    return Bounds(a.low >> b.low, a.high >> b.low)
+
+
+_RULES: Final[dict[Op, Callable[..., Bounds | None]]] = {
+    Op.CAST: lambda a: a,
+    Op.NEG: lambda a: Bounds(-a.high, -a.low),
+    Op.ADD: lambda a, b: Bounds(a.low + b.low, a.high + b.high),
+    Op.SUB: lambda a, b: Bounds(a.low - b.high, a.high - b.low),
+    Op.MUL: _product,
+    Op.MAX: lambda a, b: Bounds(max(a.low, b.low), max(a.high, b.high)),
+    Op.MIN: lambda a, b: Bounds(min(a.low, b.low), min(a.high, b.high)),
+    Op.AND: _masked,
+    Op.SHR: _shifted_right,
+}

@@ -1,18 +1,20 @@
-"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics."""
+"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics.
+
+The key of a body finds measured loops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from math import prod
 
-from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.device.spec import DeviceSpec
-from scheduler.device.tuned_table import TunedTable
-from scheduler.ir.index import Atom
-from scheduler.ir.node import Node, storage_of
-from scheduler.ir.ops import Op
-from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.device.tuned_table import HEURISTIC, KEY_LENGTH, Choice, TunedTable
+from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import LOOPS, Op, parts_of
+from scheduler.kernelize.scalar import scalar_nodes, scalar_sources
 from scheduler.loops import schedule, simt
-from scheduler.loops.body_key import body_key
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.variations import form_of
@@ -50,17 +52,6 @@ def tuned_schedule(
     return choose_schedule(body, vector, lanes, spec, entry.choice)
 
 
-# A kernel may write over what it reads if it reads elements only where it stores them.
-#
-#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
-#     t[i] = f(s[n-1-i])           no: another work-item may still need the element
-#     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
-#     last block overlaps          no: it computes elements again, from overwritten sources
-#
-# Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
-# equal offset in another form counts as different: safe, and not seen in practice.
-
-
 def is_exact(schedule: LoopSchedule) -> bool:
     """Whether every element is computed once: no block overlaps the one before."""
     return all(t.atom.size % t.block == 0 for t in schedule.tiles)
@@ -77,25 +68,78 @@ def exact_schedule(
     return choose_schedule(body, None, lanes if looped(body) else 1, spec, exact=True)
 
 
-def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
-    """Whether each load of a source is outside loops, and at the offset that a store overwrites."""
-    (offset,) = [s.offset for s in body.stores if s.target is target]
-    every = (n for n in scalar_nodes(body.value) if n.op is Op.LOAD)
-    loads = {n for n in every if storage_of(n.src[0]) is source}
-    repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
-    return loads.isdisjoint(repeated) and all(
-        n.arg.offset is offset and n.src[0] is source for n in loads
-    )
+# --- The key of a body: the same for loop nests that run the same way -------------------------
+#
+#     two layers of equal shape     ->     one key, whatever their weights and names are
+#
+# Values of weights and constants do not enter: they take no time.
 
 
-def in_place_of(
-    body: PlacedBody, schedule: LoopSchedule, candidates: Iterable[Node]
-) -> Node | None:
-    """Return the first candidate whose storage the result may take, None if there is none.
+def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
+    """Return the key of a body in hexadecimal."""
+    names = _Names(body)
+    buffers: dict[Node, int] = {}
+    lines = [f"{names.ranges.get(vector, '?') if vector is not None else '-'} x{lanes}"]
+    for node in scalar_nodes(body.value):
+        sources = ",".join(str(names.nodes[s]) for s in scalar_sources(node))
+        names.nodes[node] = len(names.nodes)
+        argument = _argument(node, names, buffers)
+        lines.append(f"{node.op.name} {node.dtype.name} ({sources}) {argument}")
+    for store in body.stores:
+        dtype = store.target.dtype.name
+        lines.append(f"store {dtype} {names.index(store.offset)} {store.row}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:KEY_LENGTH]
 
-    Candidates are intermediates with as many elements of as many bytes that nobody reads later.
-    """
-    if not is_exact(schedule) or len(body.stores) > 1:
-        return None
-    target = body.stores[0].target
-    return next((c for c in candidates if overwrites(body, c, target)), None)
+
+class _Names:
+    """Texts of indices, with names for ranges and for values known at run time."""
+
+    def __init__(self, body: PlacedBody) -> None:
+        self.ranges = {r: f"o{i}:{r.size}" for i, r in enumerate(body.ranges)}
+        self.nodes: dict[Node, int] = {}
+        nodes = scalar_nodes(body.value)
+        for node in (n for n in nodes if n.op in LOOPS):
+            for r in node.arg[1]:
+                self.ranges.setdefault(r, f"k{len(self.ranges)}:{r.size}")
+        self._texts: dict[Ix, str] = {}
+
+    def index(self, ix: Ix) -> str:
+        stack = [ix]
+        while stack:
+            top = stack[-1]
+            below = [a.inner for a, _ in top.terms if a.inner is not None]
+            missing = [i for i in below if i not in self._texts]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            terms = sorted(f"{factor}*{self._atom(atom)}" for atom, factor in top.terms)
+            self._texts[top] = "+".join([*terms, str(top.const)])
+        return self._texts[ix]
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.inner is not None:
+            return f"({self._texts[atom.inner]}){atom.kind}{atom.by}"
+        if atom.node is not None:
+            return f"n{self.nodes[atom.node]}"
+        return self.ranges.get(atom, "?")
+
+    def predicate(self, predicate: Predicate) -> str:
+        return "&".join(sorted(f"{low}<={self.index(ix)}<={high}" for ix, low, high in predicate))
+
+
+def _argument(node: Node, names: _Names, buffers: dict[Node, int]) -> str:
+    if node.op is Op.LOAD:
+        source = node.src[0]
+        number = buffers.setdefault(source, len(buffers))
+        kind = "weight" if is_weight(source) else "data"
+        size = prod(source.shape)
+        place = node.arg
+        return f"{kind} {number}:{size} {names.index(place.offset)} {names.predicate(place.valid)}"
+    if node.op in LOOPS:
+        how = node.arg[0].name if node.arg[0] is not None else ""
+        order = f" in {parts_of(node)}" if parts_of(node) else ""
+        return f"{how} {' '.join(names.ranges[r] for r in node.arg[1])}{order}"
+    if node.op in (Op.INDEX, Op.PICK):
+        return names.index(node.arg)
+    return names.predicate(node.arg) if node.op is Op.SELECT else ""

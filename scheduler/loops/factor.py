@@ -15,8 +15,7 @@ from dataclasses import replace
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, alu, const, make
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import Op, parts_of
 from scheduler.kernelize.scalar import rebuild
 from scheduler.loops.place import PlacedBody, accumulates, dependencies, place_again
 

@@ -8,11 +8,13 @@ for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
+from typing import Final
 
+from scheduler.ir import dtype as dt
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ordered import parts_of
-from scheduler.loops.local_tiles import LocalTile
+from scheduler.ir.ops import parts_of
 
 
 @dataclass(slots=True)
@@ -76,3 +78,58 @@ class LoopSchedule:
     def items(self) -> int:
         """Work-items to launch."""
         return -(-self.steps // self.chunk) * self.parts
+
+
+# --- The tile of a matrix product that a work-group computes from local memory ----------------
+#
+# `simt.py` chooses it, `scheduler/render/local_tiles.py` writes it. No GPU was at hand: sizes are
+# reasoned, not measured.
+
+# float32 elements of a vector: 16 bytes, the widest load of one work-item.
+LANES: Final = 4
+
+# Steps of the reduction in a tile: those of the largest tile take 17 of 32 KiB.
+DEPTH: Final = 16
+
+# Neighbours that store a column then do not meet in one bank.
+PADDING: Final = 4
+
+# Products are made of one tile while the next one is on its way.
+BUFFERS: Final = 2
+
+
+# Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
+TILES: Final = ((64, 64), (32, 64), (32, 32))
+
+# What a choice says for none of them; the next numbers are the tiles.
+APART: Final = 1
+
+# Work-groups that the tiles divide among their work-items.
+GROUPS: Final = (64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTile:
+    """How a work-group computes a tile of a matrix product."""
+
+    node: Node  # the ACCUMULATE
+    left: Node  # left, right: loads of rows x depth and of depth x columns
+    right: Node
+    row: Atom
+    column: Atom  # the range that lanes run over
+    depth: Atom
+    batch: tuple[Atom, ...]  # the other ranges of the result, outermost first
+    rows: int
+    columns: int
+    side: int  # work-items along either of them
+
+    @property
+    def groups(self) -> int:
+        """Work-groups to launch."""
+        tiles = -(-self.row.size // self.rows) * -(-self.column.size // self.columns)
+        return tiles * prod(r.size for r in self.batch)
+
+
+def array_bytes(extent: int) -> int:
+    """Return the size of an operand's array in local memory: two tiles of floats, taking turns."""
+    return BUFFERS * DEPTH * (extent + PADDING) * dt.float32.itemsize

@@ -17,8 +17,7 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make
-from scheduler.ir.ops import LOOPS, Op
-from scheduler.ir.ordered import is_fused, parts_of
+from scheduler.ir.ops import LOOPS, Op, is_fused, parts_of
 from scheduler.kernelize.body import Access, Body, Store, moved_access
 from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
@@ -153,15 +152,9 @@ def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]
 # Otherwise lanes would run across the sum, with a horizontal sum for every result. A copy costs as
 # much as a few of these. It also pays where a sum reads more pages than a core's cache holds.
 
-# Uses that pay for an element's copy: a strided load and store take as many multiply-adds.
-MIN_REUSE = 16
-# A sum of this many steps of lanes makes its horizontal sum cheap.
-LONG_SUM = 8
-# Vectors of a panel: the columns that a register tile reads beside each other.
+# Vectors of a panel: the columns that a register tile reads beside each other. Columns whose rows
+# share a set of the innermost cache are cut into panels.
 PANEL = 2
-# Bytes of a page. Rows so far apart share a set of the innermost cache: then columns are cut into
-# panels.
-PAGE = 4096
 
 
 def pack_operand(
@@ -184,9 +177,9 @@ def pack_operand(
     in_memory = [n for n in scalar_nodes(placed.value) if _is_sum(n)]
     for node, same in zip(sums, in_memory, strict=True):
         if _work(body, node) >= least:
-            found = _choose(node, body, on, spec.lanes, _badly_placed(same, placed, spec))
+            found = _choose(node, body, on, spec, _badly_placed(same, placed, spec))
             if found is not None:
-                return _packed(kernel, node, on, *found, spec.lanes)
+                return _packed(kernel, node, on, *found, spec)
     return (kernel,)
 
 
@@ -214,33 +207,34 @@ def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[in
     if any(is_weight(n.src[0]) for n in loads):
         return ()
     parts = [set(scalar_nodes(factor)) for factor in node.src[0].src]
-    far = {n for n in loads if _reach(n, reduced) > spec.l2_bytes}
+    far = {n for n in loads if _reach(n, reduced, spec) > spec.l2_bytes}
     if far:
         return [i for i, part in enumerate(parts) if not far.isdisjoint(part)]
-    steps = prod(r.size for r in reduced)
+    # A sum much longer than the horizontal one at its end makes that cheap.
+    long = prod(r.size for r in reduced) >= 2 * spec.loops.horizontal * lanes
     for r in (*body.ranges, *node.arg[1]):
         along = {ixs.coefficient(n.arg.offset, r) for n in loads}
         if r.size < lanes:
             continue
-        if r in reduced and along == {1} and steps >= LONG_SUM * lanes and not parts_of(node):
+        if r in reduced and along == {1} and long and not parts_of(node):
             return ()
         if r not in reduced and 1 in along and along <= {0, 1}:
             return ()
     return range(len(parts))
 
 
-def _reach(load: Node, ranges: Collection[Atom]) -> int:
+def _reach(load: Node, ranges: Collection[Atom], spec: DeviceSpec) -> int:
     """Return the bytes of the pages that a sum reads elements of, at most."""
     steps = ((ixs.coefficient(load.arg.offset, r) or 0) * (r.size - 1) for r in ranges)
     span = sum(map(abs, steps)) * load.dtype.itemsize
-    return min(span, prod(r.size for r in ranges) * PAGE)
+    return min(span, prod(r.size for r in ranges) * spec.loops.page)
 
 
 def _choose(
-    node: Node, body: Body, on: Mapping[Node, set[Atom]], lanes: int, wanted: Sequence[int]
+    node: Node, body: Body, on: Mapping[Node, set[Atom]], spec: DeviceSpec, wanted: Sequence[int]
 ) -> tuple[int, Atom] | None:
     """Return which factor of a sum of products to pack, of some, and the range to be innermost."""
-    factors, outputs = node.src[0].src, _outputs(body)
+    lanes, factors, outputs = spec.lanes, node.src[0].src, _outputs(body)
     nodes = [scalar_nodes(f) for f in factors]
     known, work = {*outputs, *node.arg[1]}, _work(body, node)
     best: tuple[tuple[float, int], int, Atom] | None = None
@@ -248,7 +242,7 @@ def _choose(
         factor = factors[number]
         plain = on[factor] <= known and all(n.op not in LOOPS for n in nodes[number])
         reuse = work // max(1, prod(r.size for r in on[factor]))
-        if not plain or reuse < MIN_REUSE:
+        if not plain or reuse < spec.loops.copy_uses:
             continue
         for place_of, r in enumerate(outputs):
             if r.size >= lanes and r in on[factor] and r not in on[factors[1 - number]]:
@@ -266,7 +260,7 @@ def _packed(
     on: Mapping[Node, set[Atom]],
     number: int,
     inner: Atom,
-    lanes: int,
+    spec: DeviceSpec,
 ) -> tuple[Kernel, Kernel]:
     """Return the copy of a factor, and the kernel that reads the copy."""
     outputs = _outputs(kernel.bodies[0])
@@ -281,8 +275,9 @@ def _packed(
     ranges = [r for r in (*outputs, *node.arg[1]) if r in on[product.src[number]]]
     outside = [r for r in ranges if r is not inner and r in outputs]
     summed = [r for r in ranges if r is not inner and r not in outputs]
-    wide = inner.size * factor.dtype.itemsize >= PAGE and inner.size % (PANEL * lanes) == 0
-    width = PANEL * lanes if wide else inner.size
+    wide = inner.size * factor.dtype.itemsize >= spec.loops.page
+    width = PANEL * spec.lanes
+    width = width if wide and inner.size % width == 0 else inner.size
     panel, column = ixs.floordiv(ixs.of(inner), width), ixs.mod(ixs.of(inner), width)
     fresh = {r: ixs.new_range(r.size, r.name) for r in (*outside, *summed)}
     panels = ixs.new_range(inner.size // width, f"{inner.name}q")

@@ -14,8 +14,7 @@ from math import prod
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight, make
-from scheduler.ir.ops import LOOPS, Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import LOOPS, Op, parts_of
 from scheduler.kernelize.body import Body, moved_access
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 

@@ -10,21 +10,26 @@ from __future__ import annotations
 
 from math import prod
 
-from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.long_loops import inner_parts, stream_unroll
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
-from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
-from scheduler.loops.tile import contraction_tile, scalar_tile, window_rows
+from scheduler.loops.tile import (
+    contraction_tile,
+    hoisted_rows,
+    operands_of,
+    scalar_tile,
+    stream_unroll,
+    window_rows,
+)
 from scheduler.loops.vector import (
+    WIDTHS,
     LoadInfo,
     choose_across,
     is_outer_product,
@@ -32,9 +37,6 @@ from scheduler.loops.vector import (
     loads_of,
     transposed_range,
 )
-
-# Lanes that a choice may narrow vectors to.
-LEAST_LANES = 4
 
 
 def choose_schedule(
@@ -52,7 +54,7 @@ def choose_schedule(
     """
     # A choice may narrow vectors, never widen them: a range shorter than a vector has no such
     # lanes. Narrower ones than the narrowest row's are for GPUs.
-    if choice.lanes >= LEAST_LANES and vector is not None and vector.size >= choice.lanes:
+    if choice.lanes >= WIDTHS[-1] and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
     schedule, costs = LoopSchedule([], vector, lanes), spec.loops
@@ -62,13 +64,13 @@ def choose_schedule(
     _choose_reductions(schedule, body, loads, costs)
     hoisted = hoisted_ranges(body)
     # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
-    streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
+    streams = vector is not None and all(load_score(ld, vector, costs.votes) > 0 for ld in loads)
     if vector in tiles and not exact:
         turned = schedule.transposed = transposed_range(body, loads, vector, lanes, spec)
         if turned is not None:
             tiles[turned].unroll = lanes
     if not schedule.reduce_order and vector in tiles:
-        tiles[vector].unroll = stream_unroll(tiles[vector], body, streams=streams)
+        tiles[vector].unroll = stream_unroll(tiles[vector], body, costs, streams=streams)
     if schedule.reduce_order and vector in tiles:
         # Loads outside of reductions run once for each result and gain nothing from a register
         # tile.
@@ -84,9 +86,7 @@ def choose_schedule(
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll, costs)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
     # Loops below a hoisted reduction stay inside one work-item, which computed that reduction once.
-    schedule.inner = (
-        sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
-    )
+    schedule.inner = 0 if hoisted is None else sum(t.atom not in hoisted for t in schedule.tiles)
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks, costs)
@@ -96,7 +96,7 @@ def choose_schedule(
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
-        schedule.parts = inner_parts(body, above, schedule.steps, below, costs)
+        schedule.parts = _parts(body, above, schedule.steps, below, costs)
     return schedule
 
 
@@ -122,13 +122,12 @@ def _choose_reductions(
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
         taken = {schedule.vector, *schedule.across.values()}
         if schedule.lanes > 1 and taken.isdisjoint(depends[node]):
-            across = choose_across(node, schedule.lanes)
+            across = choose_across(node, schedule.lanes, costs.votes)
             if across is not None:
                 schedule.across[node] = across
-        order = _reduce_order(node, loads, schedule.across.get(node))
+        order = reduce_order(node, loads, schedule.across.get(node))
         schedule.reduce_order[node] = order
-        for r in order:
-            schedule.reduce_unroll[r] = 1
+        schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE:
             # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
@@ -160,7 +159,7 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: Loop
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
-def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
+def reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
     """Order reduce loops by stride (non-weight load), largest first; a fixed order stays."""
     if parts_of(node):
         return tuple(node.arg[1])
@@ -214,7 +213,7 @@ def _register_tile(
     if hoisted is not None:
         # Rows above a hoisted reduction would need that reduction for several rows at once.
         below = [r for r in rows if r not in hoisted]
-        rows = below or (hoisted_rows(body, vector, rows) if schedule.contracts else [])
+        rows = below or (hoisted_rows(body, vector, rows, spec.loops) if schedule.contracts else [])
     row = schedule.row = rows[-1] if rows else None
     if schedule.contracts:
         lanes = tiles[vector].lanes
@@ -304,7 +303,7 @@ def _blocked_rows(
         return None
     row = rows[0]
     # Blocks must be of one length, as the step number is decomposed by division.
-    blocks = max(d for d in range(1, (asked or costs.max_blocks) + 1) if row.outer % d == 0)
+    blocks = max(d for d in range(1, (asked or costs.wanted_parts) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
@@ -346,3 +345,55 @@ def _chunk(
         return chunk // block * block
     part = max(d for d in range(1, chunk + 1) if block % d == 0)
     return part if 2 * part > chunk else chunk
+
+
+# --- Share a long loop below hoisted work, which each of its work-items repeats -----------------
+#
+#     one item:   row = norm(x);  for c in 0..1023: y[c] = row . w[c]
+#     8 items:    row = norm(x);  for c in 128*part .. 128*part + 127: y[c] = row . w[c]
+#
+# Where there are fewer rows than cores, the others would wait.
+
+
+def _parts(
+    body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int, costs: LoopCosts
+) -> int:
+    """Return into how many parts the outermost loop below hoisted work is cut; 1 for none.
+
+    Args:
+        body: placed and merged.
+        outer: output ranges of the loops above.
+        steps: of these loops, all together.
+        inner: steps of the outermost loop below.
+        costs: those of the device.
+    """
+    if any(body.loops_around(store) <= outer for store in body.stores):
+        return 1  # a result of the loops above would be stored by every part
+    above, below = _work(body, outer)
+    best = 1
+    for parts in range(2, inner + 1):
+        share = below / steps / parts
+        if inner % parts or steps * parts > costs.wanted_parts or share < costs.min_item_work:
+            continue
+        if above / steps <= costs.max_repeated * share or parts <= costs.free_parts:
+            best = parts
+    return best
+
+
+def _work(body: PlacedBody, outer: frozenset[Atom]) -> tuple[int, int]:
+    """Return the elementary operations (in the outer loops alone, below them)."""
+    depends = dependencies(body.value)
+    above = below = 0
+    for node in scalar_nodes(body.value):
+        if node.op in LOOPS:
+            ranges, own = set(depends[node]), prod(r.size for r in node.arg[1])
+        elif node.op in ELEMENTWISE:
+            ranges, own = set(depends[node]), int(COST.get(node.op, 1))
+        else:
+            continue
+        times = prod(r.size for r in ranges) * own
+        if ranges & set(body.ranges) <= outer:
+            above += times
+        else:
+            below += times
+    return above, below

@@ -6,51 +6,42 @@
 A work-item does one step, and neighbours store neighbouring elements, so that their accesses
 coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
 contiguous. Where little is known of a device tiles are small, because many work-items hide the
-latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). No block
-overlaps the one before: a store that is repeated is traffic. So every number of a
-choice is cut to one that divides.
+latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). A
+work-group computes a large matrix product from local memory. No block overlaps the one before: a
+store that is repeated is traffic. So every number of a choice is cut to one that divides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import isqrt, prod
 
-from scheduler.device.choice import HEURISTIC, MAX_BODY, Choice
-from scheduler.device.costs import LoopCosts
+from scheduler.device.costs import LoopCosts, TexelCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, MAX_BODY, Choice
+from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import TEXEL
-from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
-from scheduler.loops.loop_schedule import LoopSchedule, Tile
+from scheduler.loops.loop_schedule import (
+    APART,
+    BUFFERS,
+    DEPTH,
+    GROUPS,
+    LANES,
+    TILES,
+    LocalTile,
+    LoopSchedule,
+    Tile,
+    array_bytes,
+)
 from scheduler.loops.place import PlacedBody, dependencies, divisors_of, looped
-from scheduler.loops.schedule import hoisted_ranges
+from scheduler.loops.schedule import hoisted_ranges, reduce_order
 from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
-
-# No GPU was at hand: these are reasoned, not measured.
-# Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
-# registers to neighbours on the same core.
-TILE_ROWS = 4
-# Of a contraction that reads texels: the largest tile, registers for addresses; issue slots of a
-# read with its share of addresses, of a step of the loop, and until a texel has come. Counted in
-# what Mesa's compiler for Adreno 6xx makes of such loops, 2026-11-28.
-MAX_VECTORS, MAX_ROWS = 4, 8
-ADDRESS_REGISTERS = 4
-READ_SLOTS = 4
-LOOP_SLOTS = 14
-READ_LATENCY = 64
-# Sums in outer loops that are computed again for each result are at most so small a part of the
-# result's own.
-REPEATED_PART = 8
-# Steps of a window of which a work-item's rows share texels.
-WINDOW_STEPS = 3
-# A launch should have so many work-groups per core before a work-item takes several rows.
-GROUPS_PER_CORE = 4
 
 
 def group_of(items: int, most: int) -> int:
@@ -82,7 +73,7 @@ def choose_schedule(
     """
     # Of one work-item to a group there is another row of the device table.
     group = max(2, min(choice.group, spec.max_group)) if choice.group else spec.group
-    local = choose_tile(body, vector, spec, group, choice.local) if not apart else None
+    local = _local_tile(body, vector, spec, group, choice.local) if not apart else None
     if local is not None:
         return _in_local_memory(body, local, group)
     tiles = {r: Tile(r) for r in body.ranges}
@@ -135,7 +126,7 @@ def _choose_reductions(
             across = _across(node, schedule.lanes)
         if across is not None:
             schedule.across[node] = across
-        order = _reduce_order(node, loads, across)
+        order = reduce_order(node, loads, across)
         schedule.reduce_order[node] = order
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE and order[-1] is not across:
@@ -153,6 +144,83 @@ def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSche
     schedule.reduce_order[local.node] = (local.depth,)
     schedule.reduce_unroll[local.depth] = 1
     return schedule
+
+
+def _local_tile(
+    body: PlacedBody, vector: Atom | None, spec: DeviceSpec, group: int, chosen: int = 0
+) -> LocalTile | None:
+    """Return the tile of a body that is one matrix product, None if it is something else.
+
+    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
+    that does not fit leaves it to the heuristic.
+    """
+    if chosen == APART:
+        return None
+    # Products of less than half a tile, and of one step, are left to work-items that work alone.
+    loops = looped(body)
+    vector = vector or _stored_along(body)
+    if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
+        return None
+    if spec.lanes < LANES:
+        return None
+    node, side = loops[0], isqrt(group)
+    loads = _product(node)
+    if loads is None or len(node.arg[1]) != 1 or group not in GROUPS:
+        return None
+    everywhere = all(
+        s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
+    )
+    (depth,) = node.arg[1]
+    right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
+    left = [ld for ld in loads if ld not in right]
+    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < BUFFERS * DEPTH:
+        return None
+    of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
+    rows = [r for r in body.ranges if r in of_left and r not in of_right]
+    if not rows or vector.size < TILES[-1][1] or vector.size % LANES:
+        return None
+    row = max(rows, key=lambda r: r.size)
+    batch = tuple(r for r in body.ranges if r not in (row, vector))
+    if row.size < TILES[-1][0] // 2:
+        return None
+    found = [
+        LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
+        for size in TILES
+        if sum(map(array_bytes, size)) <= spec.local_bytes
+        # A work-item moves whole rows of a tile, and computes at least one vector.
+        and max(size) <= group
+        and size[1] >= side * LANES
+    ]
+    asked = TILES[chosen - APART - 1] if chosen else None
+    wanted = (t for t in found if (t.rows, t.columns) == asked)
+    enough = (t for t in found if t.groups >= spec.cores)
+    return next(wanted, None) or next(enough, None)
+
+
+def _stored_along(body: PlacedBody) -> Atom | None:
+    """Return the range that walks through every result's memory step by step."""
+    offsets = [s.offset for s in body.stores]
+    found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
+    return found[0] if found else None
+
+
+def _product(node: Node) -> tuple[Node, Node] | None:
+    """Return the two loads of a sum of products, None if it is something else."""
+    term = node.src[0]
+    if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
+        return None
+    if node.dtype not in (dt.float32, dt.float16):
+        return None
+    loads = []
+    for source in term.src:
+        widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
+        load = source.src[0] if widens else source  # halves are floats in registers
+        if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
+            return None
+        if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
+            return None
+        loads.append(load)
+    return loads[0], loads[1]
 
 
 def _worth_hoisting(
@@ -176,7 +244,7 @@ def _worth_hoisting(
     above = sum(count for n, count in steps.items() if set(depends[n]) < ranges)
     within = sum(count for n, count in steps.items() if set(depends[n]) == ranges)
     few = prod(r.size for r in hoisted) < spec.subgroup * spec.cores
-    return None if few or above * REPEATED_PART <= within else hoisted
+    return None if few or above <= spec.loops.max_repeated * within else hoisted
 
 
 def _across(node: Node, lanes: int) -> Atom | None:
@@ -194,17 +262,6 @@ def _across(node: Node, lanes: int) -> Atom | None:
         if fits and not masked:
             return atom
     return None
-
-
-def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first activation, largest first; lanes last."""
-    offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
-
-    def stride(r: Atom) -> int:
-        steps = [abs(c) for o in offsets if (c := ixs.coefficient(o, r))]
-        return steps[0] if steps else 0
-
-    return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
 
 
 def _divisor(size: int, most: int) -> int:
@@ -225,6 +282,7 @@ def _register_tile(
     Known devices get several vectors, too. `chosen` rows are taken in any case (0: by heuristic).
     Returns a reduced range to unroll whole, or None.
     """
+    costs = spec.loops
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
     rows = [
         r
@@ -244,21 +302,21 @@ def _register_tile(
     # Lanes whose vectors nobody has chosen.
     free = vector if vector is not None and tiles[vector].unroll == 1 else None
     if spec.core_lanes and free is not None and shared and any(ld.weight for ld in inner):
-        window = _window(inner, row)
+        window = _window(inner, row, costs.texels)
         shape = texel_tile(tiles[free].outer, row.size, items, spec, window)
         tiles[free].unroll, tiles[row].unroll, taps = shape
         return window.range if window is not None and taps > 1 else None
     repeats = max(divisors_of(free, activations), default=1) if free is not None else 1
-    if free is not None and repeats <= MAX_VECTORS and tiles[free].outer % repeats == 0:
+    if free is not None and repeats <= costs.max_vectors and tiles[free].outer % repeats == 0:
         # Results that repeat one element of what is read, in lanes: its texel serves them all.
         tiles[free].unroll = repeats
         items //= repeats
     else:
         repeats = 1
-    most = TILE_ROWS if shared else spec.loops.window_rows
+    most = costs.tile_rows if shared else costs.window_rows
     if spec.core_lanes:
-        most = MAX_ROWS // repeats
-    enough = spec.group * spec.cores * GROUPS_PER_CORE
+        most = costs.max_rows // repeats
+    enough = spec.group * spec.cores * costs.min_groups
     # Rows must divide the range, and leave enough work-items to hide the latency of memory.
     choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
@@ -273,7 +331,7 @@ class Window:
     stride: int
 
 
-def _window(inner: list[LoadInfo], row: Atom) -> Window | None:
+def _window(inner: list[LoadInfo], row: Atom, costs: TexelCosts) -> Window | None:
     """Return the window of which rows share texels, None if there is none."""
     along = [ix for ld in inner if not ld.weight for ix in ld.node.arg.index]
     found = {
@@ -281,7 +339,7 @@ def _window(inner: list[LoadInfo], row: Atom) -> Window | None:
         for ix in along
         if ixs.coefficient(ix, row)
         for a in ixs.leaves(ix)
-        if a is not row and a.size <= WINDOW_STEPS and ixs.coefficient(ix, a) == 1
+        if a is not row and a.size <= costs.window_steps and ixs.coefficient(ix, a) == 1
     }
     return found.pop() if len(found) == 1 else None
 
@@ -298,20 +356,21 @@ def texel_tile(
     one vector. Rows share the window.
     """
     best = (float("inf"), 1, 1, 1)
-    lanes, unroll = spec.cores * spec.core_lanes, spec.loops.unroll
+    costs, lanes = spec.loops, spec.cores * spec.core_lanes
+    unroll, texels = costs.unroll, costs.texels
     stride, sizes = (0, (1,)) if window is None else (window.stride, (1, window.range.size))
-    columns = [n for n in range(1, MAX_VECTORS + 1) if vectors % n == 0]
-    heights = [n for n in range(1, MAX_ROWS + 1) if rows % n == 0]
+    columns = [n for n in range(1, costs.max_vectors + 1) if vectors % n == 0]
+    heights = [n for n in range(1, costs.max_rows + 1) if rows % n == 0]
     for v, r, taps in product(columns, heights, sizes):
         values = taps + (r - 1) * min(stride, taps) if taps > 1 else r
-        registers = v * r + values + unroll * v + ADDRESS_REGISTERS
+        registers = v * r + values + unroll * v + texels.address_registers
         if v * r > 1 and registers > spec.vector_registers:
             continue
-        slots = unroll * TEXEL * v * r * taps + READ_SLOTS * (unroll * v * taps + values)
-        slots += LOOP_SLOTS
+        reads = unroll * v * taps + values
+        slots = unroll * TEXEL * v * r * taps + texels.read * reads + texels.loop
         # Waves that share a unit issue in turn; one alone waits for its texels.
         turns = -(-items // (v * r * lanes))
-        cost = max(turns * slots, slots + READ_LATENCY) / taps
+        cost = max(turns * slots, slots + texels.latency) / taps
         best = min(best, (cost, v, r, taps))
     return best[1:]
 

@@ -1,4 +1,6 @@
-"""Choose the register tile of a contraction: how many vectors of results, for how many rows.
+"""Choose what a step of the loops computes: the register tile, by what is reduced and read.
+
+Of a contraction: how many vectors of results, for how many rows.
 
     V vectors x R rows of accumulators; a step of the reduction loads V vectors of weights and R
     scalars, each used R and V times.
@@ -10,21 +12,34 @@ so many registers, and a price for weights that are read again for other rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from math import gcd
+from math import gcd, prod
 
+from scheduler.device.costs import LoopCosts
 from scheduler.device.spec import DeviceSpec
+from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import COST, ELEMENTWISE, Op, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.operands import Operands
-from scheduler.loops.place import PlacedBody, dependencies, looped
+from scheduler.loops.loop_schedule import Tile
+from scheduler.loops.place import PlacedBody, accumulates, dependencies, looped
 from scheduler.loops.vector import LoadInfo
 
-FLOAT_BYTES = 4  # of a float32
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a register tile's size depends on beside its extents."""
+
+    stride: int = 0  # bytes from one row's operand to the next one's; 0 if it is not known
+    narrow: bool = False  # whether weights are halves, widened for each tile
+    # Whether a scalar of one row waits in a register for another one, at a later unrolled step.
+    shared: bool = False
+    work: int = 0  # operations per step that compute a row's scalar from what is loaded
+
+
 UNKNOWN = Operands()
 
 
@@ -84,7 +99,7 @@ def ranked_tiles(
             step = _step_cycles(v, r, operands.work, spec)
             # With a single tile of rows, weights are read once, as any kernel must.
             if rows > r:  # the weights are read once more for other rows
-                step += v * lanes * FLOAT_BYTES * costs.stream
+                step += v * lanes * dt.float32.itemsize * costs.stream
             cycles = steps * step + costs.tile + costs.result * v * r + costs.row * r
             # Ceilings count partial tiles as whole ones: their overlap is computed like the rest.
             found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
@@ -103,32 +118,6 @@ def _fits(v: int, r: int, spec: DeviceSpec, operands: Operands) -> bool:
         spare = max(costs.spare_registers, costs.operand_registers + max(waiting, computed))
         return r + spare <= spec.vector_registers + 1
     return v * r + v + r + waiting <= spec.vector_registers + costs.register_slack
-
-
-def dot_tile(
-    rows: int, columns: int, steps: int, lanes: int, spec: DeviceSpec, sums: int = 1
-) -> tuple[int, int]:
-    """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
-
-        rows x columns accumulators; a step loads one vector for each row and each column.
-
-    `steps` are the reduction's, in vectors; `sums` reductions run side by side.
-    """
-    registers, costs = spec.vector_registers, spec.loops
-    horizontal = 2 * (lanes.bit_length() - 1) / costs.issued  # half a vector is moved, and added
-    best = (float("inf"), 2, 1, 1)
-    for r in range(1, min(rows, costs.max_dots) + 1):
-        for c in range(1, min(columns, costs.max_dots) + 1):
-            count = sums * r * c
-            if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
-                break
-            operations = count + sums * (r + c)
-            step = max(count / costs.issue, operations / costs.issued, costs.latency)
-            cycles = steps * step + costs.tile + (horizontal + costs.result) * count
-            tiles = -(-rows // r) * -(-columns // c)
-            # Among equal costs the tile with fewer loads is taken, which is the second element.
-            best = min(best, (tiles * cycles, r + c, r, c))
-    return best[2:]
 
 
 def _step_cycles(v: int, r: int, work: int, spec: DeviceSpec) -> float:
@@ -153,6 +142,70 @@ def window_rows(rows: int, most: int) -> int:
     return max((d for d in range(least, most + 1) if rows % d == 0), default=least)
 
 
+# --- What rows read, and whether they share values ----------------------------------------------
+#
+# sum(x[2*p + t] * w[t, c]; t)     ->     rows 2 apart, 3 taps 1 apart: x[2] serves rows 0 and 1
+
+
+def operands_of(
+    body: PlacedBody, tile: tuple[Atom, Atom], loads: Collection[LoadInfo], whole: Collection[Atom]
+) -> Operands:
+    """Return what the rows of a contraction read, by its loads inside the reduction.
+
+    `tile` are the ranges that lanes run over, and that rows are of; `whole` reduced ranges are
+    unrolled.
+    """
+    vector, row = tile
+    others = [ld.node for ld in loads if not ld.weight]
+    strides = {(ixs.coefficient(n.arg.offset, row) or 0) * n.dtype.itemsize for n in others} - {0}
+    return Operands(
+        strides.pop() if len(strides) == 1 else 0,
+        any(ld.weight and ld.node.dtype is dt.float16 for ld in loads),
+        any(_meet(n, row, r) for n in others for r in whole),
+        _scalar_work(body, vector, row),
+    )
+
+
+def _scalar_work(body: PlacedBody, vector: Atom, row: Atom) -> int:
+    """Return what it costs, per step of a sum, to compute the operand that its lanes share."""
+    depends = dependencies(body.value)
+    found = 0
+    for node in accumulates(body):
+        reduced = set(node.arg[1])
+        mine = [
+            n
+            for n in scalar_nodes(node.src[0], into_reductions=False)
+            if n.op in ELEMENTWISE and row in depends[n] and vector not in depends[n]
+        ]
+        found = max(found, sum(int(COST.get(n.op, 1)) for n in mine if reduced & {*depends[n]}))
+    return found
+
+
+def _meet(load: Node, row: Atom, reduced: Atom) -> bool:
+    """Whether two rows read one element, at different steps of a reduced range."""
+    steps = [ixs.coefficient(load.arg.offset, r) for r in (row, reduced)]
+    if None in steps:  # behind a remainder both are steps, but for its ends
+        return {row, reduced} <= set(ixs.leaves(load.arg.offset))
+    step, tap = (abs(s or 0) for s in steps)
+    # Rows i and steps t with i * step == t * tap; the least such t is step / gcd.
+    return step > 0 and tap > 0 and step // gcd(step, tap) < reduced.size
+
+
+def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom], costs: LoopCosts) -> list[Atom]:
+    """Return those rows of hoisted reductions that may share what a sum below them reads.
+
+        for row: s = sum(row); out[row] = sum(x[row, k] / s * v[k, :])   ->   for 4 rows: ...
+
+    None if a private array holds one row, or if rows are few: cores would be idle.
+    """
+    depends = dependencies(body.value)
+    loops = looped(body)
+    if any(n.op is Op.STAGE for n in loops) or all(vector not in depends[n] for n in loops):
+        return []
+    # There must be a tile for each work-item.
+    return rows if prod(r.size for r in rows) >= costs.tile_rows * costs.max_items else []
+
+
 # --- Choose the register tile of results that have no lanes of their own ----------------------
 #
 # Dot products, whose lanes run across the reduced range:
@@ -163,8 +216,6 @@ def window_rows(rows: int, most: int) -> int:
 #
 # Sums without any lanes, because nothing suits them: a few neighbours of a window, which share
 # loads. Without a tile every product waits for two loads of its own and for the product before it.
-
-
 def scalar_tile(
     body: PlacedBody,
     loads: Collection[LoadInfo],
@@ -206,6 +257,32 @@ def _dots(
     return dict(zip((outer, inner), shape, strict=True))
 
 
+def dot_tile(
+    rows: int, columns: int, steps: int, lanes: int, spec: DeviceSpec, sums: int = 1
+) -> tuple[int, int]:
+    """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
+
+        rows x columns accumulators; a step loads one vector for each row and each column.
+
+    `steps` are the reduction's, in vectors; `sums` reductions run side by side.
+    """
+    registers, costs = spec.vector_registers, spec.loops
+    horizontal = 2 * (lanes.bit_length() - 1) / costs.issued  # half a vector is moved, and added
+    best = (float("inf"), 2, 1, 1)
+    for r in range(1, min(rows, costs.max_rows) + 1):
+        for c in range(1, min(columns, costs.max_rows) + 1):
+            count = sums * r * c
+            if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
+                break
+            operations = count + sums * (r + c)
+            step = max(count / costs.issue, operations / costs.issued, costs.latency)
+            cycles = steps * step + costs.tile + (horizontal + costs.result) * count
+            tiles = -(-rows // r) * -(-columns // c)
+            # Among equal costs the tile with fewer loads is taken, which is the second element.
+            best = min(best, (tiles * cycles, r + c, r, c))
+    return best[2:]
+
+
 def _neighbours(
     ranges: Sequence[Atom], loads: Collection[LoadInfo], spec: DeviceSpec
 ) -> dict[Atom, int]:
@@ -219,3 +296,30 @@ def _repeated(node: Node, depends: Mapping[Node, Collection[Atom]]) -> list[Node
     mine = set(node.arg[1])
     loads = (n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD)
     return [n for n in loads if not mine.isdisjoint(depends[n])]
+
+
+# --- Choose how much one step of a kernel without reductions moves ----------------------------
+#
+# y[c] = 2 * x[c]                   ->     a step stores whole cache lines
+# y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from one of both
+
+
+def stream_unroll(tile: Tile, body: PlacedBody, costs: LoopCosts, *, streams: bool) -> int:
+    """Return the vectors of a step without reductions; `streams`: lanes serve every load."""
+    vectors, rest = divmod(tile.atom.size, tile.lanes)
+    if rest == 0 and vectors <= costs.step_vectors and _is_chosen_by(body, tile.atom):
+        return vectors
+    vector_bytes = tile.lanes * body.value.dtype.itemsize
+    unroll = costs.step_vectors if streams else 1
+    # A step that is not whole would be stored again with an overlap.
+    while unroll > 1 and (
+        tile.atom.size % (tile.lanes * unroll) or vector_bytes * unroll > costs.stream_bytes
+    ):
+        unroll //= 2
+    return unroll
+
+
+def _is_chosen_by(body: PlacedBody, r: Atom) -> bool:
+    """Whether a range decides which of two values is stored, as behind a concat along it."""
+    tests = [n.arg for n in scalar_nodes(body.value) if n.op is Op.SELECT]
+    return any(r in ixs.leaves(ix) for test in tests for ix, _, _ in test)

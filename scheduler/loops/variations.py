@@ -1,14 +1,23 @@
-"""List the loops that a search measures for a kernel: register tiles, then changes of the best."""
+"""List the loops that a search measures for a kernel: tiles, then changes of the best.
+
+    a CPU's tiles:     "", "v2 r8", "v1 r14", ...       then, of the best:  "v2 r8 u4", "v2 r8 i32"
+    a GPU's tiles:     "", "v2", ..., "t2 g256", "l1"   then, of the best:  "v2 u8", "v2 g128"
+
+Many of a GPU's are the same loops for a kernel, as `simt.choose_schedule` cuts them; the search
+tries equal ones once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Final
 
-from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
 from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import HEURISTIC, MAX_BODY, MAX_TILE, Choice
+from scheduler.loops import loop_schedule as local
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 
@@ -26,6 +35,15 @@ UNROLLS: Final = (1, 2, 3, 4, 8)
 ITEMS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS: Final = (1, 2, 4, 8, 16)
 
+# On a GPU. Vectors and rows of a work-item: 16 vectors of accumulators take 64 registers, and
+# operands as many again.
+GPU_TILES: Final = tuple((v, r) for v in (1, 2, 4) for r in (1, 2, 3, 4, 7, 8) if v * r <= 16)
+# Narrower lanes let neighbours read neighbouring elements.
+NARROW_LANES: Final = (1, 2)
+NARROW_ROWS: Final = (0, 4, 8)
+GPU_UNROLLS: Final = (*UNROLLS, 16)
+GROUPS: Final = (16, 32, 64, 128, 256, 512, 1024)
+
 
 def form_of(schedule: LoopSchedule) -> str:
     """Return the loops of a kernel as a short text: equal texts are equal loops.
@@ -39,18 +57,36 @@ def form_of(schedule: LoopSchedule) -> str:
     prefetched = int(schedule.prefetch is not None)
     rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{prefetched}"
     grouped = f" g{schedule.group}" if schedule.group > 1 else ""
-    local = schedule.local
-    grouped += "" if local is None else f" t{local.rows}x{local.columns}"
+    tile = schedule.local
+    grouped += "" if tile is None else f" t{tile.rows}x{tile.columns}"
     grouped += "" if schedule.weights_in_images else " m1"
     return f"{tiles} u{unrolls} {rest}{grouped}".replace(", ", ",")
 
 
 def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
-    """Return register tiles to try: the heuristic, then others in the order of the cost model."""
-    found = [HEURISTIC]
+    """Return tiles to try, the heuristic's first."""
+    return [HEURISTIC, *(_gpu_tiles if spec.is_simt else _register_tiles)(schedule, spec)]
+
+
+def variations(best: Choice, schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
+    """Return the heuristic, the best of `tile_choices`, and the latter, `schedule`, otherwise."""
+    changes = _gpu_changes(best, spec) if spec.is_simt else _changes(schedule)
+    varied = (_varied(best, change) for change in changes)
+    return list(dict.fromkeys([HEURISTIC, best, *(c for c in varied if c is not None)]))
+
+
+def _varied(choice: Choice, change: dict[str, int]) -> Choice | None:
+    try:
+        return replace(choice, **change)
+    except ValueError:
+        return None
+
+
+def _register_tiles(schedule: LoopSchedule, spec: DeviceSpec) -> Iterator[Choice]:
+    """Yield register tiles in the order of the cost model, then narrower lanes."""
     vector = next((t for t in schedule.tiles if t.atom is schedule.vector), None)
     if vector is None:
-        return found
+        return
     vectors = -(-vector.atom.size // vector.lanes)
     row = next((t for t in schedule.tiles if t.atom is schedule.row), None)
     now = (vector.unroll, row.unroll if row is not None else 0)
@@ -65,23 +101,24 @@ def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
         rows = row.atom.size if row is not None else 0
         fitting = [r for r in (*WINDOW_ROWS, min(rows, MAX_WINDOW_ROWS)) if r <= rows] or [0]
         tiles = [(v, r) for v in WINDOW_VECTORS if v <= vectors for r in dict.fromkeys(fitting)]
-    found += [Choice(v, r) for v, r in tiles if (v, r) != now and v * max(1, r) <= MAX_TILE]
+    fits = ((v, r) for v, r in dict.fromkeys(tiles) if v * max(1, r) <= MAX_TILE)
+    yield from (Choice(*tile) for tile in fits if tile != now)
     if schedule.reduce_order and vector.lanes == 2 * HALF_LANES <= 2 * vector.atom.size:
-        found.append(Choice(lanes=HALF_LANES))
-    return list(dict.fromkeys(found))
+        yield Choice(lanes=HALF_LANES)
 
 
-def variations(best: Choice, schedule: LoopSchedule) -> list[Choice]:
-    """Return the heuristic, the best of `tile_choices`, and the latter in other loops."""
-    varied = (_varied(best, change) for change in _changes(schedule))
-    return list(dict.fromkeys([HEURISTIC, best, *(c for c in varied if c is not None)]))
-
-
-def _varied(choice: Choice, change: dict[str, int]) -> Choice | None:
-    try:
-        return replace(choice, **change)
-    except ValueError:
-        return None
+def _gpu_tiles(schedule: LoopSchedule, spec: DeviceSpec) -> Iterator[Choice]:
+    """Yield larger and larger tiles, then work-groups', then narrower lanes."""
+    apart = local.APART if schedule.local is not None else 0
+    tiles = sorted(GPU_TILES, key=lambda tile: (tile[0] * tile[1], tile))
+    yield from (Choice(v, r, local=apart) for v, r in tiles)
+    if spec.local_bytes:
+        numbers = range(local.APART + 1, local.APART + 1 + len(local.TILES))
+        groups = [g for g in local.GROUPS if g <= spec.max_group]
+        yield from (Choice(local=n, group=g) for g, n in product(groups, numbers))
+    if spec.images is None:
+        narrow = [n for n in NARROW_LANES if n < spec.lanes]
+        yield from (Choice(rows=r, lanes=n, local=apart) for n in narrow for r in NARROW_ROWS)
 
 
 def _changes(schedule: LoopSchedule) -> Iterator[dict[str, int]]:
@@ -103,3 +140,11 @@ def _changes(schedule: LoopSchedule) -> Iterator[dict[str, int]]:
             yield {"blocks": blocks}
     if schedule.contracts:
         yield {"prefetch": 1 if schedule.prefetch is not None else 2}
+
+
+def _gpu_changes(best: Choice, spec: DeviceSpec) -> Iterator[dict[str, int]]:
+    tile = max(1, best.vectors) * max(1, best.rows)
+    yield from ({"unroll": u} for u in GPU_UNROLLS if tile * u <= MAX_BODY)
+    yield from ({"group": g} for g in GROUPS if g <= spec.max_group)
+    if spec.images is not None:
+        yield {"weights": 1}

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
+from scheduler.device.costs import LaneVotes
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.ordered import parts_of
+from scheduler.ir.ops import ELEMENTWISE, Op, parts_of
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.images import TEXEL
@@ -25,27 +25,6 @@ from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependen
 
 # Vector widths that are used, in elements, the widest first.
 WIDTHS = (16, 8, 4)
-# Scores are votes for a range: what lanes over it gain, in units of what they gain on a load that
-# becomes one vector load. All were set by hand; what matters is their order.
-SERVED_SCORE = 1.0
-# A load or store that each lane does alone: its stride is not 0 or 1, or known at run time only.
-ALONE_SCORE = -2.0
-# Elements of a weight that any of them may be read of, at indices of the run time.
-TABLE = 256
-# A load whose predicate differs from lane to lane: each lane is tested, and loads alone.
-MASKED_SCORE = -1.5
-# A strided load of a tile that is transposed in registers: as many loads as of runs, and shuffles.
-TRANSPOSED_SCORE = 0.25
-# An elementwise operation.
-ARITHMETIC_SCORE = 0.2
-# Factor for lanes that make an outer product, of which a register tile shares all loads.
-OUTER_PRODUCT_FACTOR = 1.25
-# Narrower vectors than the device has are worth (lanes / widest) to this power: 16 % less by half.
-WIDTH_POWER = 0.25
-# Factor for lanes across a reduction in place of lanes over results, and the steps of a reduction
-# that the horizontal sum at its end takes as long as.
-ACROSS_SCORE = 0.8
-HORIZONTAL_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +94,7 @@ def choose_vector(
     Ranges are not merged yet; `free` results may have any order of axes. Lanes run over
     `read_along` if all are read so.
     """
-    widest = _widest(body, spec)
+    widest, votes = _widest(body, spec), spec.loops.votes
     wanted = wanted_range(body, read_along)
     if wanted is not None:
         return wanted, TEXEL
@@ -138,17 +117,17 @@ def choose_vector(
             continue
         serial = is_output and not spec.is_simt
         turned = transposed_range(body, loads, atom, lanes, spec) if serial else None
-        score = sum(load_score(load, atom, transposed=turned is not None) for load in loads)
-        score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
+        score = sum(load_score(ld, atom, votes, transposed=turned is not None) for ld in loads)
+        score += votes.arithmetic * sum(atom in depends[n] for n in arithmetic)
         if is_output:
-            score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
+            score += sum(_store_score(s, atom, votes) for s in body.stores if s.target not in free)
         if is_output and any(is_outer_product(load, atom, loads) for load in loads):
-            score *= OUTER_PRODUCT_FACTOR
-        score *= _efficiency(atom.size, lanes, widest)
+            score *= votes.outer_product
+        score *= _efficiency(atom.size, lanes, widest, votes)
         if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
             # The horizontal sum is paid once a result, so long reductions make up for it.
             steps = prod(reduces_of[atom]) / lanes
-            score *= ACROSS_SCORE * steps / (steps + HORIZONTAL_STEPS)
+            score *= votes.across * steps / (steps + spec.loops.horizontal)
         if score > best[0]:
             best = (score, atom if is_output else None, lanes)
     return best[1], best[2]
@@ -172,11 +151,11 @@ def wanted_range(body: PlacedBody, read_along: Mapping[Node, int]) -> Atom | Non
     return None
 
 
-def _store_score(store: PlacedStore, atom: Atom) -> float:
+def _store_score(store: PlacedStore, atom: Atom, votes: LaneVotes) -> float:
     # A store that does not follow the range is done once for all lanes.
     if atom not in set(ixs.leaves(store.offset)):
         return 0.0
-    return SERVED_SCORE if ixs.coefficient(store.offset, atom) == 1 else ALONE_SCORE
+    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else votes.alone
 
 
 def _lanes(size: int, widest: int) -> int:
@@ -204,9 +183,9 @@ def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: 
     )
 
 
-def _efficiency(size: int, lanes: int, widest: int) -> float:
+def _efficiency(size: int, lanes: int, widest: int, votes: LaneVotes) -> float:
     useful = size / (-(-size // lanes) * lanes)
-    return useful * float((lanes / widest) ** WIDTH_POWER)
+    return useful * float((lanes / widest) ** votes.width_power)
 
 
 def transposed_range(
@@ -237,21 +216,21 @@ def _is_run(load: Node, atom: Atom) -> bool:
     return ixs.coefficient(load.arg.offset, atom) in (0, 1)
 
 
-def load_score(load: LoadInfo, atom: Atom, *, transposed: bool = False) -> float:
+def load_score(load: LoadInfo, atom: Atom, votes: LaneVotes, *, transposed: bool = False) -> float:
     """Return what a load gains from lanes over a range; below 0 where each lane loads alone.
 
     `transposed` says whether such loads are a tile that is transposed.
     """
     if atom in load.gathered_by:
         # The lanes of a small table's lookup are no faster over another range.
-        return 0.0 if prod(load.node.src[0].shape) <= TABLE else ALONE_SCORE * load.times
+        return 0.0 if prod(load.node.src[0].shape) <= votes.table else votes.alone * load.times
     # Weights are packed with lanes innermost, whatever their stride was.
     if load.weight:
-        return SERVED_SCORE * load.times
+        return float(load.times)
     step = ixs.coefficient(load.node.arg.offset, atom)
     if step not in (0, 1):
-        return (TRANSPOSED_SCORE if transposed else ALONE_SCORE) * load.times
-    return (MASKED_SCORE if atom in load.masked_by else SERVED_SCORE) * load.times
+        return (votes.transposed if transposed else votes.alone) * load.times
+    return (votes.masked if atom in load.masked_by else 1.0) * load.times
 
 
 def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
@@ -270,7 +249,7 @@ def divisible(node: Node) -> tuple[Atom, ...]:
     return ranges if not parts else ranges[-1:] if parts > 1 else ()
 
 
-def choose_across(node: Node, lanes: int) -> Atom | None:
+def choose_across(node: Node, lanes: int, votes: LaneVotes) -> Atom | None:
     """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
     best: tuple[float, Atom | None] = (0.0, None)
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
@@ -279,7 +258,7 @@ def choose_across(node: Node, lanes: int) -> Atom | None:
         if atom.size < lanes:
             continue
         infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]
-        score = sum(load_score(info, atom) for info in infos)
+        score = sum(load_score(info, atom, votes) for info in infos)
         if score > best[0]:
             best = (score, atom)
     return best[1]

@@ -25,11 +25,10 @@ from onnx.backend.base import Backend, BackendRep
 from runtime.errors import NoDeviceError
 from runtime.opencl.device import Device, DeviceInfo, choose_device, list_devices
 from scheduler.errors import ModelError, SchedulerError
-from scheduler.onnx_backend.arrays import check_types, named_arrays
-from scheduler.onnx_backend.program import ModelProgram, compile_for
+from scheduler.onnx_backend.program import ModelProgram, check_types, compile_for, named_arrays
 from scheduler.onnx_import.files.load import OnnxModel, from_proto
+from scheduler.onnx_import.limits import DEFAULT_DOMAINS, one_line
 from scheduler.onnx_import.support import check_supported
-from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line
 
 Array = NDArray[Any]
 

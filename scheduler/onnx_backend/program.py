@@ -1,28 +1,31 @@
-"""One ONNX model compiled for given input shapes; part of `onnx_backend`."""
+"""One ONNX model compiled for given input shapes, and the arrays for it; part of `onnx_backend`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
+from runtime.errors import InputError
 from runtime.format.artifact import from_memory
 from runtime.opencl.device import Device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program
-from scheduler.cache.schedules import EntryGraph, compile_entries
+from runtime.texts import count_text
 from scheduler.context import context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import DynamicInputError, ModelError
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
-from scheduler.onnx_import.element_types import from_storage, to_storage
+from scheduler.onnx_import.element_types import from_storage, storage_dtype, to_storage, type_name
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.importer import ImportedModel, import_model
+from scheduler.schedule_cache import EntryGraph, compile_entries
 
 Array = NDArray[Any]
 
@@ -153,3 +156,86 @@ def _with_shapes(model: OnnxModel, arrays: Mapping[str, Array]) -> OnnxModel:
 
 def _storage(code: int) -> np.dtype[Any]:
     return to_storage(np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(code)), code).dtype
+
+
+def check_types(model: OnnxModel) -> None:
+    """Refuse models whose inputs and outputs are not all tensors of numbers, by a ModelError."""
+    graph = model.proto.graph
+    for role, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            where = f'{model.name}: {role} "{value.name}"'
+            kind = value.type.WhichOneof("value")
+            if kind != "tensor_type":
+                found = (kind or "value without a type").removesuffix("_type").replace("_", " ")
+                raise ModelError(
+                    f"{where}: expected a tensor, found: {found}; a compiled program takes and "
+                    "gives tensors only"
+                )
+            try:
+                storage_dtype(value.type.tensor_type.elem_type)
+            except ModelError as error:
+                raise ModelError(f"{where}: {error}") from error
+
+
+def named_arrays(model: OnnxModel, inputs: Any) -> dict[str, Array]:
+    """Return the arrays given for a run by input name, in the order of the model, checked.
+
+    Inputs are as for `OnnxBackendRep.run`; those with an initializer may be left out. Raises
+    InputError if an array is missing, unknown, or of another type, rank or size than declared.
+    """
+    declared = {value.name: value for value in model.proto.graph.input}
+    needed = [value.name for value in model.inputs]
+    given = _by_name(model.name, inputs, needed, list(declared))
+    unknown = sorted(set(given) - set(declared))
+    missing = [name for name in needed if name not in given]
+    if unknown or missing:
+        raise InputError(
+            f"{model.name}: expected inputs {needed}, found {list(given)}; "
+            f"missing: {missing}, unknown: {unknown}"
+        )
+    sizes: dict[str, int] = {}
+    return {
+        name: _checked(f'{model.name}: input "{name}"', given[name], value, sizes)
+        for name, value in declared.items()
+        if name in given
+    }
+
+
+def _by_name(
+    model: str, inputs: Any, needed: Sequence[str], declared: Sequence[str]
+) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    # By position; inputs with an initializer are given all or not at all.
+    names = needed if len(values) <= len(needed) else declared
+    if len(values) > len(names):
+        raise InputError(
+            f"{model}: expected inputs {list(needed)}, found {count_text(len(values), 'array')}"
+        )
+    return dict(zip(names, values, strict=False))
+
+
+def _checked(where: str, given: Any, declared: onnx.ValueInfoProto, sizes: dict[str, int]) -> Array:
+    """Return a value as an array that fits its declaration; `sizes` holds symbolic ones so far."""
+    kind = declared.type.tensor_type
+    wanted = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    if not isinstance(given, np.ndarray | np.generic):
+        raise InputError(f"{where}: expected an array, found {type(given).__name__}")
+    array = np.asarray(given)
+    if array.dtype != wanted:
+        raise InputError(f"{where}: expected {type_name(kind.elem_type)}, found {array.dtype}")
+    if not kind.HasField("shape"):
+        return array
+    expected: list[int | str] = []
+    for axis, dim in enumerate(kind.shape.dim):
+        size: int | str = dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "any"
+        if isinstance(size, str) and size != "any" and axis < array.ndim:
+            size = sizes.setdefault(size, array.shape[axis])
+        expected.append("any" if isinstance(size, int) and size < 0 else size)
+    fits = len(expected) == array.ndim and all(
+        size in ("any", actual) for size, actual in zip(expected, array.shape, strict=True)
+    )
+    if not fits:
+        raise InputError(f"{where}: expected shape {expected}, found {list(array.shape)}")
+    return array

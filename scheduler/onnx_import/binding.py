@@ -1,18 +1,27 @@
-"""The inputs of a model as Tensors: sizes of symbolic dimensions, and what the caller gives."""
+"""The inputs of a model: sizes of symbolic dimensions, Tensors for them, values that are fixed.
+
+f(x, rate)   ->   f(x)   with rate an initializer: If on it takes one branch, shapes are known
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from scheduler.errors import ModelError
 from scheduler.ir.dtype import DType
 from scheduler.onnx_import.element_types import storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.text import printable
+from scheduler.onnx_import.limits import printable
 from scheduler.tensor.tensor import Tensor
 
+Array = NDArray[Any]
 # (name, size) of each axis; the size is None where the file leaves it open.
 Declared = list[tuple[str, int | None]]
 
@@ -118,3 +127,65 @@ def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
     """Return a declared size, None if it is open; -1 is how some tools write "any"."""
     size = int(dim.dim_value) if dim.HasField("dim_value") else -1
     return size if size >= 0 else None
+
+
+def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
+    """Return a model without the named inputs (or ModelError); values have the declared types."""
+    names = [value.name for value in model.inputs]
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise ModelError(f"{model.name}: has no input {unknown}; found {names}")
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    kept = [value for value in proto.graph.input if value.name not in values]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name) for name, array in values.items()
+    )
+    return replace(model, proto=proto, constants={**model.constants, **values})
+
+
+def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[str, int]) -> Array:
+    """Return the value of an input written as text: one number for all elements, or all row by row.
+
+    `bound` are sizes of symbolic dimensions, as for `import_model`. Raises ModelError if there is
+    no such input, or the numbers do not fit its type or shape.
+    """
+    where = f'{model.name}: input "{printable(name)}"'
+    found = [value for value in model.inputs if value.name == name]
+    if not found:
+        raise ModelError(f"{where} is not there; found {[v.name for v in model.inputs]}")
+    kind = found[0].type.tensor_type
+    shape = [
+        (size, label)
+        for axis, dim in enumerate(kind.shape.dim)
+        for size, label in [_size(dim, f"{name}:{axis}", bound)]
+    ]
+    dims = [-1 if size is None else size for size, _ in shape]
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        if dtype == np.bool_:
+            flat = np.array([{"true": True, "false": False}[n.lower()] for n in numbers])
+        else:
+            flat = np.array([float(n) if dtype.kind == "f" else int(n) for n in numbers], dtype)
+        if len(numbers) == 1 and all(size >= 0 for size in dims):
+            return np.broadcast_to(flat.reshape(()), dims).copy()
+        return flat.reshape(dims)
+    except (KeyError, ValueError, OverflowError, TypeError) as error:
+        labels = [str(label if size is None else size) for size, label in shape]
+        free = next((label for size, label in shape if size is None), None)
+        hint = "" if free is None else f"; give its size with --bind {printable(free)}=SIZE"
+        raise ModelError(
+            f"{where}: expected {type_name(kind.elem_type)}[{printable(', '.join(labels))}], "
+            f"found {','.join(numbers)[:60]}{hint}"
+        ) from error
+
+
+def _size(
+    dim: onnx.TensorShapeProto.Dimension, place: str, bound: Mapping[str, int]
+) -> tuple[int | None, str]:
+    """Return the size of a dimension, None if it is open, and how `--bind` calls it."""
+    label = str(dim.dim_param) or place
+    size = declared_size(dim)
+    return bound.get(label, bound.get(place)) if size is None else size, label

@@ -20,7 +20,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
 from scheduler.onnx_import.element_types import CARRIED, carried, graph_array, weight_of
-from scheduler.onnx_import.files.initializers import tensor_array
+from scheduler.onnx_import.files.tensor_data import tensor_array
 from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]

@@ -3,69 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import AnyValue, Array, ValueList
-from scheduler.onnx_import.element_types import carried, graph_array, graph_dtype, type_name
+from scheduler.onnx_import.element_types import (
+    CARRIED,
+    carried,
+    graph_array,
+    graph_dtype,
+    type_name,
+)
+from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
-from scheduler.onnx_import.inference import carried_types
+from scheduler.onnx_import.limits import node_label, printable
 from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata, sliced_width
-from scheduler.onnx_import.support import check_supported, node_label
-from scheduler.onnx_import.text import printable
+from scheduler.onnx_import.support import check_supported
 from scheduler.onnx_import.translate import Scope, Values, translation_of
 from scheduler.tensor.tensor import Tensor
 
-# --- Says where a model declares another element type for a value than its nodes compute ------
-# Converters to halves leave such contradictions: a Cast to float32 in front of a value that is
-# declared float16. The nodes decide; onnxruntime refuses such a model.
-
-# Whoever mends these finds the others likewise.
-MOST_NOTES: Final = 3
-
-
-def contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
-    """Return a note for each of the first values of another type than declared."""
-    found = list(_contradictions(model, values))
-    notes = found[:MOST_NOTES]
-    if len(found) > MOST_NOTES:
-        more = count_text(len(found) - MOST_NOTES, "more value")
-        notes.append(f"{more} of another type than declared")
-    return tuple(notes)
-
-
-def _contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> Iterator[str]:
-    graph = model.proto.graph
-    declared = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
-    for node in graph.node:
-        for name in node.output:
-            code, value = declared.get(name, 0), values.get(name)
-            if not code or value is None or isinstance(value, ValueList):
-                continue
-            computed = value.dtype.name
-            try:
-                expected = graph_dtype(code).name
-            except ModelError:
-                continue
-            if computed != expected:
-                yield (
-                    f'node "{printable(node_label(node))}" computes "{printable(name)}" as '
-                    f"{computed}, declared is {type_name(code)}; {computed} is taken, export the "
-                    "model again if that is wrong"
-                )
-
-
 logger = logging.getLogger(__name__)
+
+Subject = onnx.NodeProto | onnx.ValueInfoProto
+# (kind, subject, values) -> the context in which an "input", a "node" or an "output" is looked at:
+# it lets a SchedulerError end the import, or notes it and adds stand-ins to the values.
+Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
+# Larger initializers are no shapes: inference does not need their values.
+MAX_SHAPE_ELEMENTS = 1024
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+# Values of another type than declared that get a note: whoever mends these finds the others.
+MOST_NOTES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +93,12 @@ def import_model(
     given = dict(inputs or {})
     origins = Origins() if origins is None else origins
     found = walk(model, binding, _first_problem, given, fixed, origins)
-    assumed = (*binding.notes, *contradictions(model, found.values))
+    assumed = (*binding.notes, *_type_notes(model, found.values))
     for note in assumed:
         logger.info("%s: %s", model.name, note)
     metadata = metadata_of(model, found.outputs)
     notes = (*model.notes, *assumed)
     return ImportedModel(found.inputs, found.outputs, metadata, notes, model, origins)
-
-
-Subject = onnx.NodeProto | onnx.ValueInfoProto
-# (kind, subject, values) -> the context in which an "input", a "node" or an "output" is looked at:
-# it lets a SchedulerError end the import, or notes it and adds stand-ins to the values.
-Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
 
 
 def _first_problem(_: str, __: Subject, ___: Values) -> AbstractContextManager[None]:
@@ -190,6 +163,35 @@ def _as_model(source: str | Path | onnx.ModelProto | OnnxModel) -> OnnxModel:
     return from_proto(source) if isinstance(source, onnx.ModelProto) else load_model(source)
 
 
+def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
+    """Return a model that also gives the values of some nodes, named by message or value name.
+
+    These are stored then, so other nodes may be fused than without. Raises ModelError if no node
+    and no computed value has such a name.
+    """
+    nodes = [(node_label(node), [*filter(None, node.output)]) for node in model.proto.graph.node]
+    values = {value for _, outputs in nodes for value in outputs}
+    wanted: list[str] = []
+    for name in names:
+        found = [one for label, outputs in nodes if label == name for one in outputs]
+        wanted += found or ([name] if name in values else [])
+        if not found and name not in values:
+            near = get_close_matches(name, [*(label for label, _ in nodes), *values], 3)
+            hint = f"is it {', '.join(near)}?" if near else "modeld inspect --nodes lists them"
+            raise ModelError(
+                f"{model.name}: expected the name of a node or of its output, found "
+                f"{printable(name)}; {hint}"
+            )
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    known = {value.name: value for value in proto.graph.value_info}
+    there = {value.name for value in proto.graph.output}
+    for value in dict.fromkeys(wanted):
+        if value not in there:
+            proto.graph.output.append(known.get(value, onnx.ValueInfoProto(name=value)))
+    return replace(model, proto=proto)
+
+
 def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
     """Return an output as it is stored."""
     value: AnyValue = scope.output(output.name)
@@ -205,3 +207,146 @@ def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
     if found.dtype is not kind.carrier:
         raise ModelError(f"{where}: expected {type_name(code)}, found {found.dtype}")
     return kind.encode(found)
+
+
+# --- Where a model declares another element type for a value than its nodes compute -----------
+# Converters to halves leave such contradictions: a Cast to float32 in front of a value that is
+# declared float16. The nodes decide; onnxruntime refuses such a model.
+
+
+def _type_notes(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
+    """Return a note for each of the first values of another type than declared."""
+    found = list(_contradictions(model, values))
+    notes = found[:MOST_NOTES]
+    if len(found) > MOST_NOTES:
+        more = count_text(len(found) - MOST_NOTES, "more value")
+        notes.append(f"{more} of another type than declared")
+    return tuple(notes)
+
+
+def _contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> Iterator[str]:
+    graph = model.proto.graph
+    declared = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
+    for node in graph.node:
+        for name in node.output:
+            code, value = declared.get(name, 0), values.get(name)
+            if not code or value is None or isinstance(value, ValueList):
+                continue
+            computed = value.dtype.name
+            try:
+                expected = graph_dtype(code).name
+            except ModelError:
+                continue
+            if computed != expected:
+                yield (
+                    f'node "{printable(node_label(node))}" computes "{printable(name)}" as '
+                    f"{computed}, declared is {type_name(code)}; {computed} is taken, export the "
+                    "model again if that is wrong"
+                )
+
+
+# --- ONNX's own inference of shapes and element types -----------------------------------------
+# It is used where the translation cannot tell: which values have a carried type (see
+# `element_types`), and the shapes behind a node that has no translation.
+
+
+def carried_types(model: OnnxModel) -> dict[str, int]:
+    """Return value name -> ONNX element type, for values of carried types only."""
+    if not _mentions_carried(model.proto):
+        return {}
+    light = onnx.ModelProto()
+    light.CopyFrom(model.proto)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(light)
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        inferred = light  # the declared types are left
+    found: dict[str, int] = {}
+    for graph in _graphs(inferred.graph):
+        for tensor in graph.initializer:
+            found[tensor.name] = tensor.data_type
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            found[value.name] = value.type.tensor_type.elem_type
+    return {name: code for name, code in found.items() if code in CARRIED}
+
+
+def _mentions_carried(model: onnx.ModelProto) -> bool:
+    for graph in _graphs(model.graph):
+        if any(t.data_type in CARRIED for t in graph.initializer):
+            return True
+        values = (*graph.input, *graph.output, *graph.value_info)
+        if any(v.type.tensor_type.elem_type in CARRIED for v in values):
+            return True
+        if any(_node_mentions(node) for node in graph.node):
+            return True
+    return any(_node_mentions(node) for f in model.functions for node in f.node)
+
+
+def _node_mentions(node: onnx.NodeProto) -> bool:
+    """Return whether a node makes values of a carried type by an attribute."""
+    return any(
+        (a.name in _TYPE_ATTRIBUTES and a.i in CARRIED)
+        or (a.HasField("t") and a.t.data_type in CARRIED)
+        for a in node.attribute
+    )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _graphs(inner)
+
+
+def infer(
+    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return value name -> (shape, ONNX element type) for what ONNX's inference finds static.
+
+    Large weights are left out, so this is cheap. `inputs` have their symbolic dimensions bound.
+    """
+    light, sizes = _light(model, inputs)
+    try:
+        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        graph = light.graph  # what the file declares is left
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not kind.elem_type:
+            continue
+        shape = [
+            int(d.dim_value) if d.HasField("dim_value") else sizes.get(d.dim_param, -1)
+            for d in kind.shape.dim
+        ]
+        if all(size >= 0 for size in shape):
+            found[value.name] = (tuple(shape), int(kind.elem_type))
+    return found
+
+
+def _light(
+    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """Return the model without large weights, and the sizes of its symbolic dimensions."""
+    full, sizes = model.proto, {"": -1}
+    light = onnx.ModelProto(ir_version=full.ir_version)
+    light.opset_import.extend(full.opset_import)
+    light.functions.extend(full.functions)
+    light.graph.name = "light"
+    light.graph.node.extend(full.graph.node)
+    light.graph.output.extend(full.graph.output)
+    light.graph.value_info.extend(full.graph.value_info)
+    for value in model.inputs:
+        light.graph.input.append(value)
+        dims = light.graph.input[-1].type.tensor_type.shape.dim
+        for dim, size in zip(dims, inputs.get(value.name, ()), strict=False):
+            if not dim.HasField("dim_value"):
+                sizes[dim.dim_param] = size
+            dim.dim_value = size
+    for name, array in model.constants.items():
+        if array.size <= MAX_SHAPE_ELEMENTS:
+            light.graph.initializer.append(numpy_helper.from_array(array, name))
+        else:
+            code = helper.np_dtype_to_tensor_dtype(array.dtype)
+            light.graph.input.append(helper.make_tensor_value_info(name, code, array.shape))
+    sizes[""] = -1
+    return light, sizes

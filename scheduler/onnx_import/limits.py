@@ -1,12 +1,16 @@
-"""Limits on the size of a model: a larger one is refused before anything is allocated for it.
+"""What a model may bring: sizes within limits, and text that is made fit for a message.
 
-No supported device has room for more, so a larger size is damage or malice.
+A larger model is refused before anything is allocated for it. No supported device has room for
+more, so a larger size is damage or malice. Text becomes one line of bounded length, whatever the
+file says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+
+import onnx
 
 from scheduler.errors import ModelError
 
@@ -30,6 +34,8 @@ MAX_FILLED_BYTES = 2**28
 # Values that are computed while importing.
 MAX_KNOWN_BYTES = 2**31
 
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
 
 def check_shape(
     shape: Sequence[int], itemsize: int, where: str, most: int = MAX_TENSOR_BYTES
@@ -48,3 +54,36 @@ def check_shape(
             f"{where}: shape {list(shape)} takes {prod(shape) * itemsize:.3g} bytes, at most "
             f"{most} are supported; is the shape right?"
         )
+
+
+def one_line(error: Exception, limit: int = 200) -> str:
+    """Return the text of a foreign exception in one line of bounded length."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
+def printable(text: str | bytes, limit: int = 60) -> str:
+    """Return text from a model without control characters, of bounded length.
+
+    protobuf gives text that is not UTF-8 as bytes. Long text loses its middle: paths of nodes
+    differ at their ends.
+    """
+    known = text if isinstance(text, str) else text.decode(errors="replace")
+    if len(known) <= limit and known.isprintable():
+        return known
+    if len(known) > limit:
+        half = (limit - 3) // 2
+        known = f"{known[:half]}...{known[-half:]}"
+    return "".join(c if c.isprintable() else "?" for c in known)
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """Return what to call a node: its name, or the name of its first output."""
+    if node.name:
+        return printable(node.name)
+    return next((f"-> {printable(name)}" for name in node.output if name), "unnamed")
+
+
+def qualified_op(node: onnx.NodeProto) -> str:
+    """Return the op type, after its domain where that is not the default one."""
+    op_type = printable(node.op_type)
+    return op_type if node.domain in DEFAULT_DOMAINS else f"{printable(node.domain)}:{op_type}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.errors import ModelError
-from scheduler.onnx_import.text import one_line
+from scheduler.onnx_import.limits import one_line
 
 CHECKPOINT_KEY = "model_checkpoint"
 SLICES_KEY = "output_slices"

@@ -16,10 +16,10 @@ from scheduler.onnx_import.context import Array, ValueList
 from scheduler.onnx_import.element_types import carried, graph_dtype, type_name
 from scheduler.onnx_import.files.graph_checks import all_nodes
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.importer import Subject, metadata_of, walk
-from scheduler.onnx_import.inference import carried_types, infer
+from scheduler.onnx_import.importer import Subject, carried_types, infer, metadata_of, walk
+from scheduler.onnx_import.limits import node_label, qualified_op
 from scheduler.onnx_import.metadata import ModelMetadata
-from scheduler.onnx_import.support import nearest_form, node_label, qualified_op, unsupported_nodes
+from scheduler.onnx_import.support import nearest_form, unsupported_nodes
 from scheduler.onnx_import.translate import Values
 from scheduler.onnx_import.work import flops
 from scheduler.tensor.tensor import Tensor

@@ -13,8 +13,8 @@ from onnx import TypeProto
 from scheduler.errors import ModelError, UnsupportedOpError
 from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.limits import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
-from scheduler.onnx_import.text import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 
 # Operators that are functions: defined in the model, or by ONNX itself, through other operators.
 #

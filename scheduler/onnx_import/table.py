@@ -15,16 +15,14 @@ from scheduler.onnx_import.layers import (
     pool,
     quantize,
     recurrent,
-    regions,
     resize,
-    sample,
+    sampling,
 )
 from scheduler.onnx_import.layers.contrib import CONTRIB
 from scheduler.onnx_import.ops import (
     activation,
     constant,
     control,
-    cumulative,
     elementwise,
     index,
     matmul,
@@ -165,8 +163,8 @@ _BY_NAME: Mapping[str, Translator] = {
     "NegativeLogLikelihoodLoss": normalize.negative_log_likelihood,
     "SoftmaxCrossEntropyLoss": normalize.softmax_cross_entropy,
     # patterns of positions, sums along an axis
-    "CumProd": cumulative.cumulative,
-    "CumSum": cumulative.cumulative,
+    "CumProd": reduce.cumulative,
+    "CumSum": reduce.cumulative,
     "EyeLike": constant.eye_like,
     "OneHot": constant.one_hot,
     "Trilu": constant.trilu,
@@ -199,15 +197,15 @@ _BY_NAME: Mapping[str, Translator] = {
     "Unsqueeze": movement.unsqueeze,
     "Upsample": resize.upsample,
     # positions computed at run time, regions, frequencies
-    "AffineGrid": sample.affine_grid,
+    "AffineGrid": sampling.affine_grid,
     "BlackmanWindow": fourier.blackman_window,
     "DFT": fourier.dft,
-    "GridSample": sample.grid_sample,
+    "GridSample": sampling.grid_sample,
     "HammingWindow": fourier.hamming_window,
     "HannWindow": fourier.hann_window,
     "MelWeightMatrix": fourier.mel_weight_matrix,
-    "NonMaxSuppression": regions.non_max_suppression,
-    "RoiAlign": regions.roi_align,
+    "NonMaxSuppression": sampling.non_max_suppression,
+    "RoiAlign": sampling.roi_align,
     "STFT": fourier.stft,
     # graphs inside nodes, sequences
     "ConcatFromSequence": control.concat_from_sequence,

@@ -1,1 +1,1 @@
-"""The graph passes before kernelizing; each file is one pass with a before -> after sketch."""
+"""The graph passes before kernelizing: a file for each subject, with before -> after sketches."""

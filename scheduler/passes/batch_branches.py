@@ -12,16 +12,15 @@ from math import prod
 
 import numpy as np
 
-from scheduler.ir.boxes import MOVES
+from scheduler.device.costs import Costs
 from scheduler.ir.build import expanded, like, new_weight, peel, reshaped
+from scheduler.ir.movement import MOVES
 from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# Limits of a batch, chosen by hand: beyond them a launch costs little beside the computation.
-MAX_MEMBERS = 64  # branches
-MAX_OUTPUTS = 16384  # elements of one member's result
-MAX_FLOPS = 4_000_000  # of one member's sum
+# Branches of a batch.
+MAX_MEMBERS = 64
 
 _VIEWS = MOVES | {Op.CAST}
 
@@ -29,19 +28,19 @@ _VIEWS = MOVES | {Op.CAST}
 _Paths = list[list[Node]]
 
 
-def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
+def batch_branches(roots: Sequence[Node], costs: Costs) -> dict[Node, Node]:
     """Return old node -> new node with small parallel branches computed as one."""
     new = unchanged(toposort(roots))
     # What was batched may make a batch of its own possible, and groups may have to wait for others.
-    while (replaced := _one_round([new[r] for r in roots])) is not None:
+    while (replaced := _one_round([new[r] for r in roots], costs)) is not None:
         new = {old: replaced.get(made, made) for old, made in new.items()}
     return new
 
 
-def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
+def _one_round(roots: Sequence[Node], costs: Costs) -> dict[Node, Node] | None:
     """Batch all groups that have nothing to do with one taken before; None if there are none."""
     order = toposort(roots)
-    candidates = [n for n in order if n.op is Op.REDUCE and n.src[0].op is Op.MUL and _is_small(n)]
+    candidates = [n for n in order if _is_small(n, costs)]
     if len(candidates) < 2:
         return None
     graph = Readers.of(order, roots)
@@ -53,7 +52,7 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     taken: set[Node] = set()
     for members in groups.values():
         if len(members) > 1:
-            paths = _grow(members[:MAX_MEMBERS], graph)
+            paths = _grow(members[:MAX_MEMBERS], graph, costs)
             # It would be built from nodes of this round that no longer exist, so it waits for the
             # next.
             if paths is not None and _is_apart(paths, taken, graph):
@@ -84,9 +83,12 @@ def _operand_key(node: Node) -> Hashable:
     return node if key is None else key
 
 
-def _is_small(node: Node) -> bool:
-    """Whether a reduction is small enough that its launch is what it costs."""
-    return prod(node.shape) <= MAX_OUTPUTS and 2 * prod(node.src[0].shape) <= MAX_FLOPS
+def _is_small(node: Node, costs: Costs) -> bool:
+    """Whether a node reduces products, so few that its launch is what it costs."""
+    if node.op is not Op.REDUCE or node.src[0].op is not Op.MUL:
+        return False
+    few = prod(node.src[0].shape) <= costs.batch_products
+    return few and prod(node.shape) <= costs.batch_outputs
 
 
 def _start_key(node: Node, graph: Readers) -> Hashable | None:
@@ -99,15 +101,14 @@ def _start_key(node: Node, graph: Readers) -> Hashable | None:
     return (node.arg, tuple(_operand_key(s) for s in product.src))
 
 
-def _step_key(node: Node, graph: Readers) -> Hashable | None:
+def _step_key(node: Node, graph: Readers, costs: Costs) -> Hashable | None:
     """Return how a branch goes on above `node`, None if it ends there."""
     user = graph.only_user(node)
     if user is None or user.src.count(node) > 1:
         # The batch would stand at two operands of x * x; that is not followed.
         return None
     if user.op is Op.REDUCE:
-        small = user.src[0].op is Op.MUL and _is_small(user)
-        return (user.op, user.arg) if small else None
+        return (user.op, user.arg) if _is_small(user, costs) else None
     if user.op in MOVES:
         return (user.op, user.arg)
     if user.op not in ELEMENTWISE:
@@ -117,13 +118,13 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
     return (user.op, user.dtype, operands)
 
 
-def _grow(members: list[Node], graph: Readers) -> _Paths | None:
+def _grow(members: list[Node], graph: Readers, costs: Costs) -> _Paths | None:
     """Return the batched path of each member: upwards along the most frequent arithmetic."""
     paths = [[m.src[0], m] for m in members]
     while True:
         ways: dict[Hashable, list[list[Node]]] = {}
         for path in paths:
-            ways.setdefault(_step_key(path[-1], graph), []).append(path)
+            ways.setdefault(_step_key(path[-1], graph, costs), []).append(path)
         if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
             paths = max(ways.values(), key=len)
             if len(paths) == 1:
@@ -135,15 +136,15 @@ def _grow(members: list[Node], graph: Readers) -> _Paths | None:
         for path in paths:
             path.append(graph.users[path[-1]][0])
     # Trailing movement stays outside of the batch: it would force a stored order on all members.
-    end = max(i for i, n in enumerate(paths[0]) if _may_end(n, graph))
+    end = max(i for i, n in enumerate(paths[0]) if _may_end(n, graph, costs))
     return [path[: end + 1] for path in paths]
 
 
-def _may_end(node: Node, graph: Readers) -> bool:
+def _may_end(node: Node, graph: Readers, costs: Costs) -> bool:
     """Whether a result may be stored: small, computed, and not the product below a sum."""
     user = graph.only_user(node)
     summed = node.op is Op.MUL and user is not None and user.op is Op.REDUCE
-    return node.op not in MOVES and not summed and prod(node.shape) <= MAX_OUTPUTS
+    return node.op not in MOVES and not summed and prod(node.shape) <= costs.batch_outputs
 
 
 def _is_arithmetic(key: Hashable) -> bool:

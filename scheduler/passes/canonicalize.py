@@ -5,7 +5,7 @@ x / c  with c a power of two                ->  x * (1/c)
 reshape(reshape(x)), permute(permute(x))    ->  one movement, also of two expands or shrinks
 cast(cast(x, wide), own type)               ->  x       if the wider type holds every value
 expand to the same shape, full shrink       ->  x
-where(true, a, b)                           ->  a
+where(true, a, b), a and true, a or false   ->  a
 contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.boxes import MOVES, source_box, whole
 from scheduler.ir.build import expanded, like, number, peel, reshaped
+from scheduler.ir.movement import MOVES, source_box, whole
 from scheduler.ir.node import Node, alu, is_weight, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
@@ -169,6 +169,14 @@ def _identity(node: Node) -> Node | None:
     return a if right == 1 else None
 
 
+def _known_logic(node: Node) -> Node | None:
+    for known, other in (node.src, node.src[::-1]):
+        value = _scalar(known)
+        if isinstance(value, bool):
+            return other if value is (node.op is Op.AND) else known
+    return None
+
+
 def _divide_by_power_of_two(node: Node) -> Node | None:
     value = _scalar(node.src[1])
     if not isinstance(value, float) or value == 0 or not math.isfinite(value):
@@ -308,6 +316,7 @@ RULES = (
     *CANCEL_RULES,
     *GATHER_RULES,
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
+    Rule("known logic", (Op.AND, Op.OR), _known_logic),
     Rule("divide by power of two", (Op.DIV,), _divide_by_power_of_two),
     Rule("merge reshapes", (Op.RESHAPE,), _merge_reshape),
     Rule("merge permutes", (Op.PERMUTE,), _merge_permute),

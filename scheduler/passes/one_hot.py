@@ -20,13 +20,13 @@ from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
 from scheduler.ir.build import as_type, expanded, like, number, spread
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node, Readers, alu, const, toposort
+from scheduler.ir.movement import Index, source_index
+from scheduler.ir.node import Node, Readers, alu, const, is_weight, toposort
 from scheduler.ir.ops import Op
-from scheduler.ir.ranges import Index, source_index
 from scheduler.ir.rewrite import Rewriter, Rule, remake
-from scheduler.ir.sensitivity import COMMUTING
+from scheduler.ir.rounding import COMMUTING
 from scheduler.passes.canonicalize import RULES
-from scheduler.passes.push_gather import pick, varying_axes
+from scheduler.passes.push_gather import first, pick, varying_axes
 from scheduler.passes.splat import value_of
 
 # Of fewer rows than this, a comparison with each costs no more than finding the one.
@@ -176,38 +176,30 @@ def _is_finite(node: Node) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        if len(seen) > MAX_STEPS:
+        needed = _finite_with(current)
+        if needed is None or len(seen) > MAX_STEPS:
             return False
-        if current.op is Op.CONST:
-            if not math.isfinite(current.arg):
-                return False
-        elif current.op is Op.BUFFER:
-            if not _finite_weight(current):
-                return False
-        elif current.op is Op.CAST:
-            # Only integers of one byte surely fit into a half, see `_finite_cast`.
-            if not _finite_cast(current):
-                stack.append(current.src[0])
-                if current.dtype.itemsize < current.src[0].dtype.itemsize:
-                    return False  # it may overflow
-        elif current.op in COMMUTING or current.op in _FINITE_OPS:
-            stack.extend(s for s in current.src if s.dtype.is_float)
-        else:
-            return False
+        stack.extend(needed)
     return True
 
 
-def _finite_cast(node: Node) -> bool:
-    """Whether a conversion gives finite values whatever it is given."""
-    source = node.src[0].dtype
-    return not source.is_float and (node.dtype is not dt.float16 or source.itemsize == 1)
-
-
-def _finite_weight(node: Node) -> bool:
-    buffer = node.arg
-    if buffer.kind != "weight" or buffer.data is None or buffer.data.size > MAX_FINITE:
-        return False
-    return bool(np.isfinite(buffer.data).all())
+def _finite_with(node: Node) -> Sequence[Node] | None:
+    """Return the operands with which a node is finite; None if it may be infinite anyhow."""
+    if node.op is Op.CONST:
+        return () if math.isfinite(node.arg) else None
+    if node.op is Op.BUFFER:
+        small = is_weight(node) and node.arg.data.size <= MAX_FINITE
+        return () if small and np.isfinite(node.arg.data).all() else None
+    if node.op is Op.CAST:
+        (source,) = node.src
+        # Only integers of one byte surely fit into a half.
+        half = node.dtype is dt.float16
+        if not source.dtype.is_float and (not half or source.dtype.itemsize == 1):
+            return ()
+        return None if node.dtype.itemsize < source.dtype.itemsize else (source,)
+    if node.op in COMMUTING or node.op in _FINITE_OPS:
+        return [s for s in node.src if s.dtype.is_float]
+    return None
 
 
 def _assumed(gate: _Gate) -> Node:
@@ -220,12 +212,7 @@ def _assumed(gate: _Gate) -> Node:
 
 
 def _simple(node: Node) -> Node:
-    """Apply the rules of canonicalize to one node, and those on logic that it lacks."""
-    if node.op in (Op.AND, Op.OR) and node.dtype is dt.bool_:
-        for known, other in (node.src, node.src[::-1]):
-            value = value_of(known)
-            if value is not None:
-                return other if value is (node.op is Op.AND) else known
+    """Apply the first rule of canonicalize that fits to one node."""
     for rule in reversed(RULES):  # x * 1 is x, before that is found to be the same in each row
         found = rule.apply(node) if node.op in rule.ops else None
         if found is not None:
@@ -274,7 +261,8 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
             return None
         wanted = _lifted(other, gate)
     shape = _common(value.shape, ranges, rest, wanted)
-    return _solved(expanded(_first_rows(wanted, shape), shape), affine, rest, (ranges, axis, size))
+    wanted = expanded(first(wanted, [a for a, s in enumerate(shape) if s == 1]), shape)
+    return _solved(wanted, affine, rest, (ranges, axis, size))
 
 
 def _fits(ix: Ix) -> bool:
@@ -298,17 +286,6 @@ def _common(
     if wanted is not None:
         axes |= varying_axes(wanted)
     return tuple(s if a in axes else 1 for a, s in enumerate(shape))
-
-
-def _first_rows(node: Node, shape: tuple[int, ...]) -> Node:
-    """Return the first of each axis that has size 1 in a shape, where all are the same."""
-    wanted = tuple(min(a, b) for a, b in zip(node.shape, shape, strict=True))
-    if node.op is Op.EXPAND and all(
-        s in (1, t) for s, t in zip(node.src[0].shape, wanted, strict=True)
-    ):
-        return expanded(node.src[0], wanted)
-    bounds = tuple((0, s, 1) for s in wanted)
-    return node if node.shape == wanted else like(node, Op.SHRINK, (node,), bounds)
 
 
 def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:

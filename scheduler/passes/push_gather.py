@@ -6,8 +6,10 @@ gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import islice
 from math import prod
+from typing import Any
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
@@ -16,7 +18,7 @@ from scheduler.ir.index import Ix, add, coefficient, mul, of
 from scheduler.ir.node import Node, Readers, alu, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ir.rewrite import Rewriter, Rule, remake
-from scheduler.ir.sensitivity import COMMUTING
+from scheduler.ir.rounding import COMMUTING
 
 # Read where they are, at any index.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
@@ -86,7 +88,7 @@ def pick(
             stack.pop()
             continue
         if not _varies(current, axis):
-            done[stack.pop()] = expanded(_first(current, axis), shape)
+            done[stack.pop()] = expanded(first(current, [axis]), shape)
             continue
         affine = _affine(current, axis, rows, shape) if in_range else None
         if affine is not None:
@@ -136,21 +138,24 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
 
-def _moved(node: Node, op: Op, arg: Shape) -> Node:
-    """Return a reshape or an expand, merged with one of its kind below."""
+def _moved(node: Node, op: Op, arg: Any) -> Node:
+    """Return a movement; a reshape or an expand is merged with one of its kind below."""
+    if op not in (Op.RESHAPE, Op.EXPAND):
+        return like(node, op, (node,), arg)
     if node.op is op:
         node = node.src[0]
     return node if node.shape == arg else like(node, op, (node,), arg)
 
 
-def _first(node: Node, axis: int) -> Node:
-    """Return the first row along an axis: any of them, where they are all the same."""
-    if node.shape[axis] == 1:
-        return node
-    if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
-        return _moved(node.src[0], Op.EXPAND, _without(node.shape, axis))
-    bounds = tuple((0, 1 if a == axis else s, 1) for a, s in enumerate(node.shape))
-    return like(node, Op.SHRINK, (node,), bounds)
+def first(node: Node, axes: Iterable[int]) -> Node:
+    """Return the first row along axes: any of them, where they are all the same."""
+    for axis in axes:
+        shape = _without(node.shape, axis)
+        if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
+            node = _moved(node.src[0], Op.EXPAND, shape)
+        elif node.shape != shape:
+            node = like(node, Op.SHRINK, (node,), tuple((0, s, 1) for s in shape))
+    return node
 
 
 def varying_axes(node: Node) -> frozenset[int]:
@@ -172,12 +177,7 @@ def _parts(node: Node) -> list[Node] | None:
     # Movement comes off from the outside in and goes on again from the inside out.
     parts = list(core.src)
     for move in reversed(chain):
-        parts = [
-            _moved(p, move.op, move.arg)
-            if move.op in (Op.RESHAPE, Op.EXPAND)
-            else like(p, move.op, (p,), move.arg)
-            for p in parts
-        ]
+        parts = [_moved(p, move.op, move.arg) for p in parts]
     return parts
 
 
@@ -190,15 +190,9 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     _, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
         return False
-    leaves, seen = set[Node](), set[Node]()
-    stack = [node]
-    while stack:
-        current = stack.pop()
+    leaves = set[Node]()
+    for count, (current, parts) in enumerate(_below(node, axis)):
         chain, core = peel(current, COMMUTING)
-        if core in seen or not _varies(current, axis):
-            continue
-        seen.add(core)
-        parts = _parts(current)
         if parts is None:
             leaves.add(core)
             # A private computed leaf is fused into its only reader; gathered, it would be stored.
@@ -206,8 +200,7 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
                 return False
         elif core in readers.roots or not (_is_cheap(core) or readers.is_private(core)):
             return False
-        stack.extend(parts or ())
-        if len(leaves) > MAX_LEAVES or len(seen) > MAX_VISITS:
+        if len(leaves) > MAX_LEAVES or count >= MAX_VISITS:
             return False
     # Of several computed operands each would be stored, where now one result is.
     computed = sum(leaf.op not in _FREE for leaf in leaves)
@@ -221,20 +214,28 @@ def _is_cheap(node: Node) -> bool:
 
 def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
     """Whether a tensor holds a reduction that is made for each of its elements, and only there."""
-    size, seen = prod(node.shape), set[Node]()
-    stack = [node]
-    while stack and len(seen) < MAX_VISITS:
+    found = islice(_below(node, axis, readers.roots), MAX_VISITS)
+    reduced = (n for n, _ in found if peel(n, COMMUTING)[1].op is Op.REDUCE)
+    return any(prod(n.shape[a] for a in varying_axes(n)) == prod(node.shape) for n in reduced)
+
+
+def _below(
+    node: Node, axis: int, ends: Container[Node] = ()
+) -> Iterator[tuple[Node, list[Node] | None]]:
+    """Yield what varies along an axis in arithmetic below movement, and its parts, from the root.
+
+    Neither `ends` nor what is below them is yielded.
+    """
+    stack, seen = [node], set[Node]()
+    while stack:
         current = stack.pop()
         _, core = peel(current, COMMUTING)
-        if core in seen or core in readers.roots or not _varies(current, axis):
+        if core in seen or core in ends or not _varies(current, axis):
             continue
         seen.add(core)
-        if core.op is Op.REDUCE:
-            if prod(current.shape[a] for a in varying_axes(current)) == size:
-                return True
-        else:
-            stack.extend(_parts(current) or ())
-    return False
+        parts = _parts(current)
+        yield current, parts
+        stack.extend(parts or ())
 
 
 def _is_given(leaf: Node) -> bool:
@@ -246,10 +247,8 @@ def _gather(node: Node, axis: int, rows: Node) -> Node:
 
     data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
     """
-    moving = varying_axes(node)
     # The gather moves no repetitions.
-    for a in range(len(node.shape)):
-        node = node if a in moving or a == axis else _first(node, a)
+    node = first(node, set(range(len(node.shape))) - varying_axes(node) - {axis})
     # Picked axes become one axis in front, as GATHER knows a single axis of rows.
     picked = [a for a, s in enumerate(node.shape) if s > 1 and (rows.shape[a] > 1 or a == axis)]
     free = [a for a, s in enumerate(node.shape) if s > 1 and a not in picked]
@@ -282,10 +281,9 @@ def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
         return rows
     # Movement of one iota, not sums of several: those would be folded into a list of weights.
     sizes = tuple(node.shape[a] for a in picked)
-    first = reshaped(iota(prod(sizes)), sizes)
-    first = _first(first, picked.index(axis))
+    lines = first(reshaped(iota(prod(sizes)), sizes), [picked.index(axis)])
     ones = tuple(1 if a == axis or a not in picked else s for a, s in enumerate(node.shape))
-    base = expanded(_moved(first, Op.RESHAPE, ones), rows.shape)
+    base = expanded(_moved(lines, Op.RESHAPE, ones), rows.shape)
     at = as_type(rows, dt.int32)
     stride = prod(sizes[picked.index(axis) + 1 :])
     if stride > 1:

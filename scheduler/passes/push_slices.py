@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from scheduler.ir.boxes import MOVES, Box, cut, hull, rebuild, sizes, source_box, whole
 from scheduler.ir.build import spread
+from scheduler.ir.movement import MOVES, Box, cut, hull, rebuild, sizes, source_box, whole
 from scheduler.ir.node import Node, const, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake

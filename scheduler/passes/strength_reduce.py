@@ -7,7 +7,7 @@ pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infi
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
 Results may differ in the last place, so what decides something later is left alone
-(`scheduler.ir.sensitivity`). Exact forms are in `canonicalize`.
+(`scheduler.ir.rounding`). Exact forms are in `canonicalize`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler.ir.build import half_power, number
 from scheduler.ir.node import Node, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
-from scheduler.ir.sensitivity import decided
+from scheduler.ir.rounding import decided
 from scheduler.passes.splat import value_of
 
 # Exponents up to this become products, three of them for 8; POW costs 24 adds (`ir.ops.COST`).

@@ -21,13 +21,12 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir import interp
 from scheduler.ir.affine import depends, index_of, ranges_of
-from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import like, new_weight, peel, reshaped
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.movement import MOVES, source_index
 from scheduler.ir.node import Node, Readers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.ranges import source_index
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.passes.winograd_kernel import (
     Array,

@@ -30,15 +30,13 @@ A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 UNROLL: Final = 4
 # Accumulators of a register tile, by registers: the rest is for operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
-# Limits of the blocks tried, chosen by hand: wider ones leave the registers or the cache.
-MAX_VECTORS: Final = 4
+# Limits of the blocks tried, chosen by hand: more tiles leave the cache.
 LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48
 # Bytes of V of a tile and channel: 16 float32.
 TILE_BYTES: Final = 64
-# Bytes of V: at most this part of the core's cache, more only for a single register tile. It is on
-# the stack of a work-item: threads have 8 MiB on Linux, 2 with `ulimit -s unlimited` (glibc).
-CACHE_PART: Final = 4
+# Bytes of V, which is on the stack of a work-item: threads have 8 MiB on Linux, 2 with `ulimit -s
+# unlimited` (glibc).
 STACK_BYTES: Final = 3 << 19
 
 
@@ -124,8 +122,8 @@ def gain(shape: Shape, spec: DeviceSpec) -> float:
     products = 9 * depth * shape.outputs
     pixels = shape.batch * shape.rows * shape.columns
     part = costs.direct_part / (1.0 if shape.outputs > spec.lanes else costs.lone_vector)
-    # Two multiply-adds a cycle, of `lanes` each, are the peak.
-    direct = products * pixels / (2 * spec.lanes * part * spec.cores)
+    # The peak is `issue` multiply-adds a cycle, of `lanes` each.
+    direct = products * pixels / (spec.loops.issue * spec.lanes * part * spec.cores)
     here = _cycles(shape, choose_blocks(shape, spec), spec)
     return direct / here if (direct - here) * spec.cores >= costs.least_saved else 0.0
 
@@ -149,12 +147,12 @@ def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
 
 def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
     depth, lanes = sum(shape.channels), spec.lanes
-    most = spec.l2_bytes // CACHE_PART // (TILE_BYTES * depth)
+    most = spec.l2_bytes // spec.winograd.cache_part // (TILE_BYTES * depth)
     for groups in (1, 2, 4, 8):
         if shape.outputs % (lanes * groups):
             continue
         vectors = shape.outputs // lanes // groups
-        for v in range(1, min(MAX_VECTORS, vectors) + 1):
+        for v in range(1, min(spec.loops.max_vectors, vectors) + 1):
             if vectors % v:
                 continue
             rows = min(_most_rows(shape, spec), ACCUMULATORS[spec.vector_registers] // v)
@@ -172,10 +170,9 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
     count = min(blocks.tiles, shape.tiles)
     # Sums of one item: 16 places of a transformed tile, panels of output channels, register tiles.
     sums = 16 * (outputs // lanes // v) * -(-count // r)
-    work = v * r / 2 * (costs.lone_vector if v == 1 else 1.0) + costs.load * (v + r)
-    # A step cannot be faster than its latency of 4 cycles, nor than the weights that it reads
-    # arrive.
-    step = max(work, 4, 4 * v * lanes / costs.near_bytes)
+    work = v * r / spec.loops.issue * (costs.lone_vector if v == 1 else 1.0) + costs.load * (v + r)
+    # A step cannot be faster than its latency, nor than the weights that it reads arrive.
+    step = max(work, spec.loops.latency, 4 * v * lanes / costs.near_bytes)
     one = sums * (depth * step + costs.sum + 2 * v * r)
     one += count * (depth // lanes * costs.input + outputs // lanes * costs.output) + costs.item
     items = blocks.items(shape)

@@ -22,8 +22,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
-from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.render.kernel_code import Emitter, Instance, KernelCode, Needs, Parameter, Val
 from scheduler.render.render import computes_in_float64
 from scheduler.render.values import Values
 
@@ -40,7 +39,7 @@ class _Operands(Values):
 
 
 def _no_loops(node: Node, _: Instance) -> None:
-    raise LoweringError(f"{node!r}: a reduction in an epilogue")  # attach_epilogues refuses them
+    raise LoweringError(f"{node!r}: a reduction in an epilogue")  # `with_epilogue` refuses them
 
 
 def render_custom(
@@ -112,7 +111,7 @@ def _instance(body: PlacedBody, size: int, operands: _Operands) -> Instance:
         emitter.name_atom(at, "epilogue_at", 0)
         index = ixs.unflatten(ixs.of(at), [r.size for r in body.ranges])
         return Instance(dict(zip(body.ranges, index, strict=True)), {})
-    *outer, last = body.ranges  # lanes divide the last one, see attach_epilogues
+    *outer, last = body.ranges  # lanes divide the last one, see `with_epilogue`
     row = ixs.new_range(size // last.size, "row")
     column = ixs.new_range(last.size // lanes, "column")
     emitter.name_atom(row, f"(epilogue_at / {last.size})", 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter
+from scheduler.render.kernel_code import Emitter
 
 # Within this part of a register (128 bits) most processors move lanes at no cost.
 PART = 4

@@ -22,14 +22,13 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
-from scheduler.ir.ops import LOOPS, Op, identity
-from scheduler.ir.ordered import is_fused, parts_of
+from scheduler.ir.ops import LOOPS, Op, identity, is_fused, parts_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Axis
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
 from scheduler.render.horizontal import combine_lanes
+from scheduler.render.kernel_code import Emitter, Instance, Val
 from scheduler.render.values import Values
 
 Key = tuple[object, ...]

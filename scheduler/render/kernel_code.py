@@ -1,9 +1,19 @@
-"""KernelCode is a kernel as OpenCL C: its parameters, its body, its needs of a device."""
+"""The code of one kernel: `Emitter` collects its statements, `KernelCode` is what comes out.
+
+Emitter puts each statement in the outermost scope it can be in: that of the deepest loop variable
+it depends on. Loop-invariant code motion and common subexpressions fall out of that and of one memo
+per scope.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from scheduler.errors import LoweringError
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node
 from scheduler.loops.images import Image
 from scheduler.loops.pack import Argument
@@ -91,3 +101,198 @@ class KernelCode:
     def is_callable(self) -> bool:
         """Whether the body can also be that of a function, called for one work-item at a time."""
         return not self.needs.work_group and all(p.image is None for p in self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """A computed value: C expression (a variable or a literal), whether it has lanes, depth."""
+
+    code: str
+    vector: bool
+    depth: int
+
+
+@dataclass(slots=True)
+class Scope:
+    """A block of statements; `opener` is the loop header, empty for the kernel itself."""
+
+    opener: str
+    lines: list[str | Scope] = field(default_factory=list)
+    memo: dict[Hashable, Val] = field(default_factory=dict)
+
+
+class Emitter:
+    """Collects statements into scopes; owns variable names and the C form of loop variables.
+
+    Attributes:
+        scopes: those that are open, the kernel's own first.
+        needs: what the statements so far need of a device.
+
+    Args:
+        unsigned: whether quotients of indices are written with unsigned operands. A driver's
+            compiler does not know that they are not negative, and corrects a signed one.
+    """
+
+    def __init__(self, *, unsigned: bool = False) -> None:
+        self.unsigned = unsigned
+        self.scopes = [Scope("")]
+        self.needs = Needs()
+        self._count = 0
+        self._names: dict[Atom, str] = {}
+        self._depths: dict[Atom, int] = {}
+
+    @property
+    def depth(self) -> int:
+        """Depth of the innermost open scope."""
+        return len(self.scopes) - 1
+
+    def fresh(self, prefix: str) -> str:
+        """Return a new variable name."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def statement(self, text: str, depth: int | None = None) -> None:
+        """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
+        at = self.depth if depth is None else depth
+        lines = self.scopes[at].lines
+        # The last line of an outer scope is the open loop: a statement goes before it.
+        if at < self.depth:
+            lines.insert(len(lines) - 1, text)
+        else:
+            lines.append(text)
+
+    def define(self, key: Hashable, ctype: str, code: str, *, vector: bool, depth: int) -> Val:
+        """Return the value of `code`, computed once per `key`."""
+        known = self.lookup(key)
+        if known is not None:
+            return known
+        name = self.fresh("v")
+        self.statement(f"const {ctype} {name} = {code};", depth)
+        value = Val(name, vector, depth)
+        self.scopes[depth].memo[key] = value
+        return value
+
+    def lookup(self, key: Hashable) -> Val | None:
+        """Return a value remembered in any open scope."""
+        for scope in reversed(self.scopes):
+            found = scope.memo.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, key: Hashable, value: Val) -> None:
+        """Remember a value for as long as its scope is open."""
+        # A hoisted value outlives the loop.
+        self.scopes[value.depth].memo[key] = value
+
+    @contextmanager
+    def loop(self, header: str) -> Iterator[None]:
+        """Open a loop; what is remembered inside is forgotten at its end."""
+        scope = Scope(header)
+        self.scopes[-1].lines.append(scope)
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    def name_atom(self, atom: Atom, code: str, depth: int) -> None:
+        """Say how a loop variable or run-time value is written, and in which scope it is known."""
+        self._names[atom] = code
+        self._depths[atom] = depth
+
+    def name_of(self, atom: Atom) -> str:
+        """Return how an atom is written."""
+        return self._names[atom]
+
+    def knows(self, ix: Ix) -> bool:
+        """Whether every variable of an index is in scope."""
+        return all(atom in self._depths for atom in ixs.leaves(ix))
+
+    def depth_of(self, ix: Ix) -> int:
+        """Return the depth of the deepest variable in an index."""
+        return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
+
+    def index(self, ix: Ix) -> str:
+        """Return the C expression of an index; raise LoweringError if a step exceeds int."""
+        parts = []
+        low = high = 0
+        for atom, factor in ix.terms:
+            # C adds term by term, so an intermediate sum may overflow, too.
+            ends = (atom.lo * factor, atom.hi * factor)
+            low, high = low + min(ends), high + max(ends)
+            _check(max(abs(e) for e in (*ends, low, high)))
+            text = self._atom(atom)
+            parts.append(text if factor == 1 else f"{text} * {factor}")
+        _check(max(abs(low + ix.const), abs(high + ix.const)))
+        if ix.const or not parts:
+            parts.append(str(ix.const))
+        return " + ".join(parts)
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.inner is None:
+            return self._names[atom]
+        inner, n = atom.inner, atom.by
+        # C truncates; shift into the non-negative by a multiple of n
+        shift = max(0, -(inner.lo // n) * n)
+        _check(inner.hi + shift)
+        text = f"({self.index(inner)})"
+        text = f"({text} + {shift})" if shift else text
+        sign = "/" if atom.kind == "div" else "%"
+        text = f"(int)((uint){text} {sign} {n}u)" if self.unsigned else f"{text} {sign} {n}"
+        if shift and atom.kind == "div":
+            text = f"{text} - {shift // n}"
+        # A division is paid once however many indices contain it.
+        return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
+
+    def predicate(self, predicate: Predicate) -> tuple[str, int]:
+        """Return the C condition of a predicate (never the empty one) and its depth."""
+        tests: list[str] = []
+        depth = 0
+        for ix, low, high in predicate:
+            depth = max(depth, self.depth_of(ix))
+            text = self.index(ix)
+            # The range of the index proves one side of many tests.
+            if ix.lo < low:
+                tests.append(f"({text} >= {low})")
+            if ix.hi > high:
+                tests.append(f"({text} <= {high})")
+        # `&`, not `&&`: comparisons are free of side effects, and a short circuit is a branch.
+        return " & ".join(tests) or "1", depth
+
+    def text(self, level: int = 1) -> str:
+        """Return all statements, indented from a level on."""
+        out: list[str] = []
+        stack: list[tuple[str | Scope, int]] = [
+            (line, level) for line in reversed(self.scopes[0].lines)
+        ]
+        # Nests may be deeper than Python's recursion limit.
+        while stack:
+            item, depth = stack.pop()
+            if isinstance(item, str):
+                out.append("  " * depth + item)
+                continue
+            out.append("  " * depth + item.opener + " {")
+            stack.append(("}", depth))
+            stack.extend((line, depth + 1) for line in reversed(item.lines))
+        return "\n".join(out)
+
+
+def _check(value: int) -> None:
+    if value > ixs.LARGEST:
+        raise LoweringError(
+            f"an index of up to {value} elements, also in what is never stored; "
+            f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One coordinate of the register tile."""
+
+    mapping: dict[Atom, Ix]  # value of each range, and of each run-time index met so far
+    coordinates: dict[Atom, tuple[Ix, Ix]]  # (outer step, unroll coordinate) of each range
+
+    def extended(self, other: Instance) -> Instance:
+        """Return this instance with the ranges of another."""
+        return Instance(self.mapping | other.mapping, self.coordinates | other.coordinates)

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
-from scheduler.loops.local_tiles import DEPTH, LANES, PADDING, LocalTile, array_bytes
+from scheduler.loops.loop_schedule import DEPTH, LANES, PADDING, LocalTile, array_bytes
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
-from scheduler.render.kernel_code import Needs
+from scheduler.render.kernel_code import Emitter, Instance, Needs, Val
 from scheduler.render.values import Values
 
 

@@ -15,7 +15,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COMPARE, Op
-from scheduler.ir.sensitivity import rounds
+from scheduler.ir.rounding import rounds
 
 _INT_OF_SIZE = {1: "char", 2: "short", 4: "int", 8: "long"}
 _INFIX = {

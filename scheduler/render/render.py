@@ -27,11 +27,10 @@ from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.simt import group_of, guard_of
-from scheduler.render import images as image_access
+from scheduler.render import memory as image_access
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance
 from scheduler.render.inner_loops import Loops, union
-from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.render.kernel_code import Emitter, Instance, KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
 from scheduler.render.rolled_tile import is_worth_rolling, roll, transpose_loads
 from scheduler.render.values import Values

@@ -21,8 +21,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.loops.place import Place
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Instance, Val
 from scheduler.render.inner_loops import Loops
+from scheduler.render.kernel_code import Instance, Val
 from scheduler.render.values import Values
 
 # Elementary operations of all results together, from which on a loop pays: GELU over a usual tile

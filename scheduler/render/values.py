@@ -14,10 +14,10 @@ from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Axis, PackedWeight, pack
 from scheduler.loops.place import Place, dependencies
-from scheduler.render import images
+from scheduler.render import memory
 from scheduler.render import opencl_c as cl
-from scheduler.render.emitter import Emitter, Instance, Val
-from scheduler.render.pointers import Pointers, read_of_quad
+from scheduler.render.kernel_code import Emitter, Instance, Val
+from scheduler.render.memory import Pointers, read_of_quad
 from scheduler.render.quotient import rounded_quotients
 
 # Bytes of a packed weight from which on its next panel is prefetched: smaller ones stay in a
@@ -250,7 +250,7 @@ class Values:
         if packed is not None:
             return self._load_packed(packed, instance)
         if self.images is not None:
-            texel = images.read(self.images, self, node, instance)
+            texel = memory.read(self.images, self, node, instance)
             if texel is not None:
                 return texel
         offset = ixs.substitute(place.offset, instance.mapping)
@@ -346,7 +346,7 @@ class Values:
             offset = ixs.add(offset, ixs.mul(coordinate, unroll))
             vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
         if self.images is not None and vector and self.weights_in_images:
-            texel = images.read_packed(self.images, self, packed, offset)
+            texel = memory.read_packed(self.images, self, packed, offset)
             if texel is not None:
                 return texel
         kind = packed.source.dtype

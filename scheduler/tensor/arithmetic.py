@@ -14,8 +14,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import alu, make
 from scheduler.ir.ops import Op
 from scheduler.passes.splat import value_of
-from scheduler.tensor.core import Scalar, axis_of
-from scheduler.tensor.half import rounds_once
+from scheduler.tensor.core import Scalar, axis_of, rounds_once
 from scheduler.tensor.movement import Axis, TensorShape
 
 T = TypeVar("T", bound="TensorMath")

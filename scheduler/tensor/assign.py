@@ -21,9 +21,8 @@ from scheduler.ir.ops import Op
 from scheduler.passes.merge_assign import Region, merged, value_after
 from scheduler.tensor.conv_transpose import TensorTransposed
 from scheduler.tensor.core import Scalar
-from scheduler.tensor.eager_plan import INVERTIBLE, base_of
+from scheduler.tensor.eager import INVERTIBLE, SESSION, base_of, rebuild
 from scheduler.tensor.movement import full_key
-from scheduler.tensor.session import SESSION, rebuild
 
 
 class TensorAssign(TensorTransposed):

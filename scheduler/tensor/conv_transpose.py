@@ -26,7 +26,7 @@ import numpy as np
 from scheduler.errors import ModelError
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.tensor.half import rounds_once
+from scheduler.tensor.core import rounds_once
 from scheduler.tensor.nn import Pair, TensorNeural, as_tuple, pad_pairs
 
 T = TypeVar("T", bound=TensorNeural)

@@ -1,12 +1,16 @@
-"""TensorCore is the handle on a Node: how it is made, typed and evaluated."""
+"""TensorCore is the handle on a Node: how it is made, typed and evaluated.
+
+`rounds_once` computes functions of several operations on halves in float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from math import prod
 from numbers import Real
 from operator import index
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -19,7 +23,7 @@ from scheduler.ir.build import as_type, peel
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
 from scheduler.ir.ops import ROUNDED, Op, Shape
-from scheduler.tensor.session import SESSION
+from scheduler.tensor.eager import SESSION
 
 Scalar = float | int | bool
 AUTO = "auto"
@@ -27,6 +31,7 @@ NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does 
 
 
 Data = NDArray[Any] | Scalar | Sequence[Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TensorCore:
@@ -353,3 +358,26 @@ def evaluate(
         elif node.arg.kind == "state":
             buffers[node.arg] = np.zeros(node.shape, node.dtype.np)
     return interp.evaluate([t.node for t in tensors], buffers)
+
+
+def rounds_once(method: F) -> F:
+    """Return a method of tensors that widens halves before it and rounds its result after it.
+
+    Sums of halves overflow from 65504 on. With a wider operand the result is wider and not rounded.
+    """
+
+    @wraps(method)
+    def wide(*given: Any, **named: Any) -> Any:
+        tensors = [v for v in (*given, *named.values()) if isinstance(v, TensorCore)]
+        floats = {t.dtype for t in tensors if t.dtype.is_float}
+        if dt.float16 not in floats:
+            return method(*given, **named)
+        result = method(*map(_widened, given), **{k: _widened(v) for k, v in named.items()})
+        return result.as_half() if floats == {dt.float16} else result
+
+    return wide  # type: ignore[return-value]  # it takes and returns what the method does
+
+
+def _widened(value: Any) -> Any:
+    is_half = isinstance(value, TensorCore) and value.dtype is dt.float16
+    return value.cast(dt.float32) if is_half else value

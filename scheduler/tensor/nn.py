@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.tensor.half import rounds_once
+from scheduler.tensor.core import rounds_once
 from scheduler.tensor.power import TensorPower
 
 Pair = int | Sequence[int]

@@ -9,8 +9,7 @@ from scheduler.ir.build import half_power
 from scheduler.ir.ops import Op
 from scheduler.passes.splat import value_of
 from scheduler.tensor.arithmetic import Other, TensorMath
-from scheduler.tensor.core import TensorCore
-from scheduler.tensor.half import rounds_once
+from scheduler.tensor.core import TensorCore, rounds_once
 
 T = TypeVar("T", bound=TensorMath)
 

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from runtime.errors import first_line
-from runtime.format.specs import TEXEL, ImageSpec
+from runtime.format.parts import TEXEL, ImageSpec
 from runtime.opencl.binding import cl
 from runtime.opencl.device import Device
 from runtime.opencl.program_cache import build
@@ -28,13 +28,13 @@ from scheduler.loops.images import Image
 from scheduler.loops.pack import PackedWeight
 from scheduler.render.kernel_code import KernelCode, Parameter
 from scheduler.render.prelude.prelude import prelude_of
-from scheduler.tuning.jobs import Job
-from scheduler.tuning.turns import (
+from scheduler.tuning.variants import (
     COLD_BYTES,
     MAX_DATA_BYTES,
     RECORDS,
     UNWRITTEN,
     Array,
+    Job,
     Turns,
     Variant,
     values_of,

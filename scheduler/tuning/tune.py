@@ -2,7 +2,14 @@
 
     graphs, device, seconds     ->     a table, in the cache directory and in the report
 
-Kernels in this device's table are not searched again; its file can be removed.
+    all kernels with the heuristic's loops     ->  the share of each, heaviest first
+    a batch of them: register tiles            ->  the best tile of each
+                     loops around that tile    ->  the best of these, and once more if it was better
+                     the best and the heuristic, fresh rounds  ->  it wins if faster in both minimum
+                                                                   and median, by a margin
+
+`Prepare` hides how a variant is built and timed. Kernels in this device's table are not searched
+again; its file can be removed.
 """
 
 from __future__ import annotations
@@ -10,24 +17,22 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Protocol
 
 from runtime.opencl.device import Device
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table
-from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import DeviceSpec
-from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import HEURISTIC, Choice, Entry, TunedTable
 from scheduler.errors import SchedulerError
-from scheduler.tuning.build import Builders
-from scheduler.tuning.jobs import Job, jobs_of
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tuning.launches import Launches
-from scheduler.tuning.search import Outcome, Prepare, Search
-from scheduler.tuning.trial import make_trials
+from scheduler.tuning.trial import Builders, make_trials
+from scheduler.tuning.variants import Job, Timing, Variant, jobs_of
 
 logger = logging.getLogger(__name__)
 
@@ -184,3 +189,211 @@ def _lines(
             line = Line(job.name, job.times, ms, ms, str(HEURISTIC), "not reached")
         lines.append(line)
     return tuple(sorted(lines, key=lambda line: -line.times * line.heuristic_ms))
+
+
+# --- The search: measure variants in order, keep the fastest that is right ---------------------
+
+# A choice has to be faster by this much, in the minimum and in the median.
+MARGIN: Final = 0.025
+# Choices this much slower than the best of the first rounds are not measured further.
+HOPELESS: Final = 1.12
+# Launches of a choice at first, of those that are not hopeless, and to confirm the best.
+FIRST_ROUNDS: Final = 3
+ROUNDS: Final = 8
+CONFIRM_ROUNDS: Final = 24
+# Share of the device's arithmetic peak at which there is nothing left to find.
+PEAK_SHARE: Final = 0.97
+# Kernels that take less than this share of all are not searched.
+MIN_SHARE: Final = 0.002
+# Kernels that are searched at once, so that workers build while others build.
+BATCH: Final = 4
+# Kernels in one program when all are measured once.
+GROUP: Final = 8
+# Steps of the descent: tiles, loops around the best tile, and these again.
+MAX_STEPS: Final = 3
+# A further step has to promise something.
+PROMISING: Final = 0.98
+
+
+class Measured(Protocol):
+    """Variants on the device."""
+
+    variants: list[Variant]
+    correct: list[bool]
+
+    def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
+        """Return times of variants that take turns."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+# Builds groups of variants until a deadline; None for a group that is not ready.
+Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found for one kernel."""
+
+    job: Job  # which
+    choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
+    heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
+    best_ms: float
+    tried: int  # choices measured
+    wrong: tuple[Choice, ...] = ()  # those that gave other results: there should be none
+
+
+@dataclass(slots=True)
+class _State:
+    """A job while it is searched."""
+
+    job: Job
+    best: Choice = HEURISTIC
+    best_ms: float = 0.0
+    heuristic_ms: float = 0.0
+    steps: int = 0
+    tried: set[Choice] = field(default_factory=set)
+    wrong: list[Choice] = field(default_factory=list)
+    trial: Measured | None = None  # one that holds the heuristic and the best
+    active: bool = True
+
+    def keep(self, trial: Measured | None) -> None:
+        if self.trial is not None and self.trial is not trial:
+            self.trial.release()
+        self.trial = trial
+
+
+class Search:
+    """A search within a time limit, in seconds on `clock`.
+
+    `peak_gflops` is 0 if it is not known; `progress` gets how many kernels are done, of how many.
+    """
+
+    def __init__(
+        self,
+        prepare: Prepare,
+        clock: Callable[[], float],
+        seconds: float,
+        peak_gflops: float,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.prepare, self.clock, self.progress = prepare, clock, progress
+        self.deadline = clock() + seconds
+        self.peak_gflops = peak_gflops
+        self.baseline: dict[Job, float] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return self.clock() >= self.deadline
+
+    def run(self, jobs: Sequence[Job], known: Iterable[Job] = ()) -> list[Outcome]:
+        """Return results, heaviest kernels first, without `known` jobs and kernels not reached."""
+        self.baseline = self._measure_all(jobs)
+        total = sum(ms * job.times for job, ms in self.baseline.items())
+        skipped = set(known)
+        heavy = [
+            job
+            for job, ms in sorted(self.baseline.items(), key=lambda e: -e[1] * e[0].times)
+            if ms * job.times >= MIN_SHARE * total and job not in skipped
+        ]
+        outcomes: list[Outcome] = []
+        self.progress(0, len(heavy))
+        for batch in _batched(heavy, BATCH):
+            if self.is_over:
+                break
+            outcomes += self._search(batch)
+            self.progress(len(outcomes), len(heavy))
+        return outcomes
+
+    def _measure_all(self, jobs: Sequence[Job]) -> dict[Job, float]:
+        groups = [[Variant(job, HEURISTIC) for job in group] for group in _batched(jobs, GROUP)]
+        found: dict[Job, float] = {}
+        for trial in self.prepare(groups, self.deadline):
+            if trial is None:
+                continue
+            which = range(len(trial.variants))
+            for variant, timing in zip(trial.variants, trial.run(which, ROUNDS), strict=True):
+                found[variant.job] = timing.minimum
+            trial.release()
+        return found
+
+    def _search(self, jobs: Sequence[Job]) -> list[Outcome]:
+        states = [_State(job) for job in jobs]
+        for _ in range(MAX_STEPS):
+            active = [s for s in states if s.active]
+            if not active or self.is_over:
+                break
+            self._step(active)
+        outcomes = [self._confirm(s) for s in states if s.trial is not None]
+        for state in states:
+            state.keep(None)
+        return outcomes
+
+    def _step(self, states: Sequence[_State]) -> None:
+        """Measure the next choices of some jobs; those with nothing more to try become inactive."""
+        groups = []
+        for state in states:
+            job = state.job
+            choices = job.variations(state.best) if state.steps else job.tiles()
+            known = (HEURISTIC, state.best)
+            new = [c for c in choices if c not in state.tried or c in known]
+            groups.append([Variant(job, c) for c in new])
+        trials = self.prepare(groups, self.deadline)
+        for state, trial in zip(states, trials, strict=True):
+            if trial is None:
+                state.active = False
+            else:
+                self._take_best(state, trial)
+
+    def _take_best(self, state: _State, trial: Measured) -> None:
+        choices = [v.choice for v in trial.variants]
+        state.wrong += [c for c, right in zip(choices, trial.correct, strict=True) if not right]
+        which = [i for i, right in enumerate(trial.correct) if right]
+        first = dict(zip(which, trial.run(which, FIRST_ROUNDS), strict=True))
+        limit = min(t.minimum for t in first.values()) * HOPELESS
+        kept = [i for i in which if first[i].minimum <= limit or choices[i].is_heuristic]
+        times = dict(zip(kept, trial.run(kept, ROUNDS), strict=True))
+        best = min(kept, key=lambda i: times[i].minimum)
+        before = state.best_ms
+        state.keep(trial)
+        state.tried.update(choices)
+        state.best, state.best_ms = choices[best], times[best].minimum
+        state.heuristic_ms = times[choices.index(HEURISTIC)].minimum
+        state.steps += 1
+        again = state.steps == 1 or state.best_ms < PROMISING * before
+        state.active = again and not self._at_peak(state)
+
+    def _at_peak(self, state: _State) -> bool:
+        bound_ms = state.job.flops / (self.peak_gflops * 1e6) if self.peak_gflops else 0.0
+        return bound_ms >= PEAK_SHARE * state.best_ms
+
+    def _confirm(self, state: _State) -> Outcome:
+        """Measure the heuristic and the best once more, and keep the better one."""
+        assert state.trial is not None
+        wrong = tuple(dict.fromkeys(state.wrong))
+        tried = len(state.tried)
+        if state.best.is_heuristic:
+            ms = state.heuristic_ms
+            return Outcome(state.job, HEURISTIC, ms, ms, tried, wrong)
+        choices = [v.choice for v in state.trial.variants]
+        pair = [choices.index(HEURISTIC), choices.index(state.best)]
+        old, new = state.trial.run(pair, CONFIRM_ROUNDS)
+        if is_faster(new, old):
+            return Outcome(state.job, state.best, old.minimum, new.minimum, tried, wrong)
+        return Outcome(state.job, HEURISTIC, old.minimum, old.minimum, tried, wrong)
+
+
+def is_faster(new: Timing, old: Timing) -> bool:
+    """Whether one is faster than another by the margin, in the minimum and in the median."""
+    by_minimum = new.minimum < (1 - MARGIN) * old.minimum
+    return by_minimum and new.median < (1 - MARGIN) * old.median
+
+
+def _batched(jobs: Iterable[Job], size: int) -> Iterator[list[Job]]:
+    rest = iter(jobs)
+    while batch := list(islice(rest, size)):
+        yield batch

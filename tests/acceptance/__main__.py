@@ -5,8 +5,6 @@ in the directory as soon as they are there; the tables are made of all figures t
 that runs may be done one by one.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform
@@ -18,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.format.artifact import read_artifact
 from tests.acceptance.page import Done, markdown, page
 from tests.acceptance.plan import RANDOM_INTERFACE, Run, Sizes, chosen, runs_of
@@ -28,7 +26,6 @@ _RESULT_CODES = (0, 1)
 
 
 def main() -> int:
-    """Drive; return the exit code."""
     args = _arguments()
     sizes = replace(Sizes(), **{one.name: getattr(args, one.name) for one in fields(Sizes)})
     runs = runs_of(sizes)
@@ -80,7 +77,6 @@ def _modeld(arguments: list[str], **more: Any) -> tuple[int, bytes | None]:
 
 
 def _make_random(directory: Path) -> None:
-    """Write an artifact of random weights."""
     artifact = directory / "driving.pkl"
     files = [str(directory / f"{role}.onnx") for role in ("vision", "policy")]
     made = ["make-model", str(directory), "--interface", RANDOM_INTERFACE]
@@ -112,13 +108,7 @@ def _drive(run: Run, model: Path | None, directory: Path) -> bool:
 
 
 def result_of(run: Run, directory: Path, sha256: str) -> Done | None:
-    """Return what came of a run; None: it was not done, or with another trained model.
-
-    Args:
-        run: which.
-        directory: of the results.
-        sha256: of the trained model's artifact.
-    """
+    """Return what came of a run; None: it was not done, or with another trained model."""
     path = directory / f"{run.name}.json"
     if not path.exists():
         return None

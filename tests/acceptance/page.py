@@ -1,7 +1,5 @@
 """What came of the acceptance: a table for the documents, and a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -29,13 +27,7 @@ FIGURES = ("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p9
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One run that is over.
-
-    Attributes:
-        run: which.
-        result: what ``modeld drive --json`` printed.
-        passed: whether it came out as it must.
-    """
+    """One run that is over."""
 
     run: Run
     result: Result
@@ -43,18 +35,15 @@ class Done:
 
 
 def rows_of(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each run but the faults."""
     return [_row(one) for one in done if "faults" not in one.result]
 
 
 def fault_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     results = [one.result["faults"] for one in done if "faults" in one.result]
     return [_fault_row(row, rows[0]) for rows in results for row in rows]
 
 
 def scenario_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
-    """Return a row for each scenario of runs with several."""
     found = [one.result.get("scenarios", ()) for one in done]
     return [_scenario_row(row) for rows in found if len(rows) > 1 for row in rows]
 
@@ -82,7 +71,6 @@ def _markdown(done: Sequence[Done], facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _more_tables(done: Sequence[Done]) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-    """Give the tables of scenarios and of faults, where there are any."""
     for header, rows in (
         (SCENARIO_HEADER, scenario_rows(done)),
         (FAULT_HEADER, fault_rows(done)),
@@ -161,6 +149,7 @@ def _pace(result: Result) -> str:
     return (
         f"; {result['answered']} of {result['frames']} frames answered, at {result['rate_hz']:g} "
         f"Hz after {result['latency_ms_p50']:.0f} ms (99 %: {result['latency_ms_p99']:.0f} ms), "
+        f"{result['late_share']:.1%} late, "
         f"{1e-3 * result['slipped_ms']:.1f} s behind the clock in all"
     )
 

@@ -1,7 +1,5 @@
 """What is driven: the runs of the acceptance, each one command, and what must come of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +63,6 @@ class Run:
 
 
 def runs_of(sizes: Sizes) -> tuple[Run, ...]:
-    """Return all runs, the most telling first."""
     seed, many = ("--seed", str(sizes.seed)), ("--workers", str(sizes.workers))
     rate = () if sizes.rate_hz is None else ("--rate-hz", f"{sizes.rate_hz:g}")
     roads = (*seed, "--drives", str(sizes.roads), "--km", f"{sizes.km:g}")
@@ -105,11 +102,7 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
 
 
 def chosen(runs: Iterable[Run], names: Iterable[str]) -> tuple[Run, ...]:
-    """Return the runs of these names; all where there is none.
-
-    Raises:
-        ValueError: there is no such run.
-    """
+    """Return the runs of these names; all where there is none."""
     by_name = {run.name: run for run in runs}
     wanted = list(dict.fromkeys(names)) or list(by_name)
     for name in wanted:

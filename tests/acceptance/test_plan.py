@@ -1,7 +1,5 @@
 """The acceptance: what it drives, and how it tells what came of that."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance import __main__ as acceptance
-from tests.acceptance.page import Done, fault_rows, markdown, page, rows_of, scenario_rows
+from tests.acceptance.page import Done, rows_of
 from tests.acceptance.plan import Run, Sizes, chosen, runs_of
 from tools.cli import main
 
@@ -46,39 +44,6 @@ def test_every_run_is_a_command_that_can_be_read(
     model = ["--model", str(missing)] if run.model else []
     code = main(["drive", *run.options, *gates, *model, "-q"])
     assert (code, "missing.pkl" in capsys.readouterr().err) == ((4, True) if model else (0, False))
-
-
-def test_tables_and_page_tell_what_came_of_it(expert: Done) -> None:
-    (row,) = rows_of([expert])
-    assert row[:6] == ("the same roads, the expert", "0 to 1", "0.20", "2/2", "0", "0")
-    assert row[-1] == "kept"
-    without = expert.result
-    yaw_off = {**without, "fault": "yaw-off", "offset_mean_m": without["offset_mean_m"] + 0.25}
-    rows = [{**without, "fault": "none"}, yaw_off]
-    (faults,) = chosen(runs_of(SMALL), ["faults"])
-    planted = {"command": "modeld drive --fault all", "faults": rows}
-    done = [expert, Done(faults, planted, passed=True)]
-    assert [(one[0], one[5]) for one in fault_rows(done)] == [("none", "-"), ("yaw-off", "+0.250")]
-    text = markdown(done, {"model": "sha256 12"})
-    assert "| the same roads, the expert | 0 to 1 | 0.20 | 2/2 |" in text
-    assert "the expert: `modeld drive some roads`: departures <= 0 (0); " in text
-    assert "departures <= 0 (0); collisions <= 0 (0)" in text
-    assert "<h1>Acceptance" in page(done, {"model": "<sha>"})
-    assert "&lt;sha&gt;" in page(done, {"model": "<sha>"})
-
-
-def test_scenarios_have_a_table_of_their_own(expert: Done) -> None:
-    assert scenario_rows([expert]) == []
-    one = {"scenario": "curves", **{k: v for k, v in expert.result.items() if k != "scenarios"}}
-    two = {**one, "scenario": "rain", "collisions": 3}
-    (run,) = chosen(runs_of(SMALL), ["scenarios"])
-    done = [Done(run, {**expert.result, "scenarios": [one, two]}, passed=True)]
-    assert [row[:5] for row in scenario_rows(done)] == [
-        ("curves", "0.20", "2/2", "0", "0"),
-        ("rain", "0.20", "2/2", "0", "3"),
-    ]
-    assert "| rain | 0.20 | 2/2 | 0 | 3 |" in markdown(done, {})
-    assert "<h2>By scenario</h2>" in page(done, {})
 
 
 def test_random_weights_that_drive_well_are_a_failure(expert: Done, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ The compiler is fetched if it is not there; where that is not possible, one line
 sums are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -18,22 +16,19 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tests.adreno.golden import compare, failures_of, read, write
 from tests.adreno.workloads import WORKLOADS, Manifest, compiled
 from tools.adreno.build import Built, Source, build, kernel_sources
-from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost
-from tools.adreno.report import sections
+from tools.adreno.cost import GPU_TABLE, EntryCost, entry_cost, sections
 from tools.adreno.toolchain import GPUS, Toolchain, fetch_toolchain
 from tools.errors import ToolError
-from tools.lib.progress_bar import counted
-from tools.lib.table import format_table
+from tools.lib.terminal import counted, format_table
 
 Workload = Mapping[str, Manifest]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code."""
     args = _parse(arguments)
     try:
         toolchain = fetch_toolchain(counted)

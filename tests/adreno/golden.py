@@ -4,16 +4,14 @@ They are compared for equality, like launches: the compiler is pinned, so a diff
 kernel is known by the ONNX nodes that it ends with, since its name changes with its text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files.whole_file import whole_file
-from runtime.origin import short_origin
+from runtime.files.user_file import whole_file
+from runtime.texts import short_origin
 from tools.adreno.cost import EntryCost, Gpu, KernelCost
 from tools.adreno.toolchain import GPUS, MESA
 from tools.errors import ToolError
@@ -46,7 +44,6 @@ class Difference:
     nodes: tuple[str, ...]
 
     def line(self) -> str:
-        """Return it for people."""
         nodes = f" [{', '.join(self.nodes)}]" if self.nodes else ""
         return f"{'worse' if self.is_worse else 'differs'}: {self.kernel}{nodes}: {self.text}"
 
@@ -123,11 +120,7 @@ def _slots(record: Record) -> float:
 
 
 def read(name: str) -> dict[str, Record]:
-    """Return golden figures by their name.
-
-    Raises:
-        GoldenError: they are missing, damaged, or of another compiler.
-    """
+    """Return golden figures by their name."""
     path = FOLDER / f"{name}.json"
     remedy = "write them with --update --reason TEXT"
     try:
@@ -145,7 +138,6 @@ def read(name: str) -> dict[str, Record]:
 
 
 def write(name: str, costs: Mapping[str, EntryCost], reason: str) -> None:
-    """Write golden figures, a line for each kernel."""
     head = {"format": FORMAT, "mesa": MESA, "gpu": GPUS[0], "reason": reason}
     lines = [
         f"  {json.dumps(key)}: {json.dumps(record)}" for key, record in records_of(costs).items()
@@ -158,7 +150,6 @@ def write(name: str, costs: Mapping[str, EntryCost], reason: str) -> None:
 
 
 def failures_of(costs: Mapping[str, EntryCost]) -> Sequence[str]:
-    """Return a line for each kernel that was not built."""
     return [
         f"not built: {' '.join(filter(None, (program, failure.name)))}: {failure.problem}"
         for program, cost in costs.items()

@@ -1,7 +1,5 @@
 """What `make adreno` compiles, for row `adreno`, with its heuristics alone: the same everywhere."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +11,7 @@ from scheduler.device.spec import SPECS
 from scheduler.flags import Flags
 from tests.drivers.cases import CASES, Feed
 from tests.scheduler.support.programs import emitted
-from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.driving import build_policy, build_vision
 
 ROOT: Final = Path(__file__).parents[2]
 Manifest = Mapping[str, Any]
@@ -57,7 +54,6 @@ WORKLOADS: Final[Mapping[str, tuple[Callable[[str], dict[str, Manifest]], str]]]
 
 
 def compiled(name: str) -> dict[str, Manifest]:
-    """Return the manifests of a workload by the name of the program."""
     make, precision = WORKLOADS[name]
     return make(precision)
 

@@ -12,14 +12,12 @@ Stores may lie in a buffer of the process for as long as no fence follows, each 
 on a machine that orders less than x86 does. Loads happen in order.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cereal.msgq.layout import HEADER_WORDS
+from cereal.msgq.ring import HEADER_WORDS
 
 # (kind, place, value): "load" and "store" of a word of the header, "size" and "set_size" of a word
 # of the data, "read" and "write" of bytes, "fence"; "done" with what the process returned.

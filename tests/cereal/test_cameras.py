@@ -1,7 +1,5 @@
 """Camera servers: an address chooses one of three kinds, and all three do the same."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -10,8 +10,8 @@ from shutil import copy
 
 import pytest
 
-from cereal.address import BusAddress
 from cereal.errors import TransportError
+from cereal.stacks import BusAddress
 from cereal.transport import ZmqTransport
 from cereal.transport.curve import CurveKeys, make_keys
 from tests.cereal.shared import free_address

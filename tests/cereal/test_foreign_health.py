@@ -1,7 +1,5 @@
 """Logs of forks that have another structure in the member that is `modeldHealth` here."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -136,8 +136,6 @@ def test_skippable_frames_are_no_content(first: int, tmp_path: Path) -> None:
         times(path)
 
 
-# --- damage -------------------------------------------------------------------------------------
-
 GOOD, SIZE = model_event(1), len(model_event(1))
 AT = rf"at byte {SIZE} of its content \(byte {SIZE} of the file\); kept the 1 events"
 ROOT = slice(8, 16)  # where the pointer to the root of an event stands
@@ -225,9 +223,6 @@ def test_random_damage_gives_documented_errors_only(count: int, tmp_path: Path) 
     # Each of these can happen and does: the test would be empty without.
     assert min(found[key] for key in ("events", "warned", "refused", "damaged events")) > 0
     assert found["grown_mib"] < 256
-
-
-# --- refused ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,6 @@ def kept_quietly(path: Path) -> list[bytes]:
     return list(read_log_bytes(path, lambda _: None))
 
 
-# --- growing ------------------------------------------------------------------------------------
-
-
 @NAMES
 def test_growing_log_comes_back_as_written(name: str, tmp_path: Path) -> None:
     events = [model_event(i, noise=i * 100) for i in range(50)]
@@ -187,9 +184,6 @@ def test_killed_writers_lose_at_most_a_second(tmp_path: Path) -> None:
     assert found["events"] > 0
 
 
-# --- cut at every byte --------------------------------------------------------------------------
-
-
 class Flushed(NamedTuple):
     """A growing log as a kill leaves it: without the end of its stream."""
 
@@ -258,9 +252,6 @@ def test_warning_names_the_byte_of_the_file(tmp_path: Path) -> None:
         where = f"byte {len(model_event(1))} of its content \\(byte {path.stat().st_size} of the"
         with pytest.warns(LogTruncatedWarning, match=where):
             list(read_log(path))
-
-
-# --- both ---------------------------------------------------------------------------------------
 
 
 @SINKS

@@ -1,13 +1,16 @@
-"""The ring in every order in which its processes can take their steps."""
+"""The ring in every order in which its processes can take their steps, and of any content."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from cereal.msgq.layout import (
+from cereal.msgq.ring import (
+    HEADER_BYTES,
     HEADER_WORDS,
     NUM_READERS,
     READ_POINTER,
@@ -16,9 +19,10 @@ from cereal.msgq.layout import (
     WRITE_POINTER,
     WRITE_UID,
     Memory,
+    RingReader,
+    RingWriter,
 )
-from cereal.msgq.reader import RingReader
-from cereal.msgq.writer import RingWriter
+from cereal.msgq.ring_memory import RingMemory
 from tests.cereal.interleave import Explorer, Process
 from tests.support.selection import quick_cases
 
@@ -165,8 +169,6 @@ class NeverLooks(RingReader):
 
 
 class Unordered(RingWriter):
-    """Has no fences."""
-
     def __init__(self, memory: Memory, uid: int) -> None:
         super().__init__(memory, uid)
         memory.fence = lambda: None  # type: ignore[method-assign]
@@ -184,3 +186,53 @@ def test_faults_show(fault: str) -> None:
     processes, buffered = FAULTS[fault]
     with pytest.raises(AssertionError):
         Explorer(SIZE, processes, buffered).outcomes(header(readers=1))
+
+
+class WatchedMemory(RingMemory):
+    """A ring of any content, none of whose accesses may leave the data."""
+
+    def fill(self, content: bytearray) -> None:
+        self._mapping[:] = content
+
+    def read(self, offset: int, count: int) -> bytes:
+        assert 0 <= offset <= offset + count <= self.size
+        return super().read(offset, count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert 0 <= offset <= offset + len(data) <= self.size
+        super().write(offset, data)
+
+
+def test_any_content_of_a_ring_is_survived(tmp_path: Path) -> None:
+    """20 000 rings of noise and of almost right words; no access leaves the data, all calls end."""
+    numbers = random.Random(7)  # noqa: S311 - a repeatable choice
+    edges = (0, 1, 8, 15, 16, 24, 1016, 1024, 2**31, 2**32 - 8, 2**32, 2**63, 2**64 - 1)
+    memory = WatchedMemory(tmp_path / "ring", 1024)
+    damaged = taken = 0
+    for _ in range(20_000):
+        content = bytearray(numbers.randbytes(HEADER_BYTES + 1024))
+        if numbers.random() < 0.8:
+            content[HEADER_BYTES:] = bytes(1024)
+        memory.fill(content)
+        reader = RingReader(memory, READER, conflate=numbers.random() < 0.5, _slot=0)
+        for index in range(HEADER_WORDS):
+            if numbers.random() < 0.7:
+                memory.words[index] = numbers.choice(edges)
+        for offset in range(0, 128, 8):
+            memory.sizes[offset // 8] = numbers.choice((-1, -2, 0, 1, 8, 1000, 1016, 1 << 40))
+        if numbers.random() < 0.8:
+            memory.words[READ_UID], memory.words[READ_VALID] = reader.uid, 1
+        for _ in range(3):
+            taken += reader.receive() is not None
+        damaged += reader.damaged
+        writer = RingWriter(memory, WRITER)
+        memory.words[WRITE_UID] = writer.uid
+        writer.send(b"x" * numbers.choice((1, 8, 300)))
+        while reader.receive():
+            pass
+        # Sound from here on.
+        writer.send(b"whole")
+        assert reader.receive() == b"whole"
+        assert writer.readers().count(reader.uid) == 1
+    assert damaged > 1000
+    assert taken > 200

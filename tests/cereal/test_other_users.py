@@ -1,7 +1,5 @@
 """Rings and sockets between users: modes that no umask changes, and refusals of one line."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat

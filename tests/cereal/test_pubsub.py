@@ -8,8 +8,7 @@ import pytest
 
 from cereal.clock import ManualClock, MonotonicClock
 from cereal.errors import ServiceError, TransportError
-from cereal.frequency import FrequencyTracker
-from cereal.pubsub import PubMaster, SubMaster
+from cereal.pubsub import FrequencyTracker, PubMaster, SubMaster
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 

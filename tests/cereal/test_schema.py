@@ -11,7 +11,7 @@ import pytest
 
 from cereal.schema import SCHEMA_PATH, log, new_event, read_event
 from modeld.constants import T_IDXS
-from modeld.outputs.actions import curvature_from_plan
+from modeld.outputs.verdict import curvature_from_plan
 
 SCHEMAS: dict[str, Any] = {
     name: capnp.load(str(SCHEMA_PATH.with_name(f"{name}.capnp")))

@@ -89,8 +89,6 @@ def test_the_page_of_messages_has_every_service_and_structure() -> None:
         assert declared
 
 
-# --- stacks ---------------------------------------------------------------------------------------
-
 # stack and service, of 2025: its name there, and its port
 ENDPOINTS = {
     ("openpilot-2025", "modelV2"): ("modelV2", 58537),

@@ -13,9 +13,8 @@ import pytest
 import zmq
 
 from cereal.access import holder_of_port
-from cereal.address import Addresses
 from cereal.errors import TransportError
-from cereal.stacks import DEFAULT_STACK
+from cereal.stacks import DEFAULT_STACK, Addresses
 from cereal.transport import (
     MemoryTransport,
     MsgqTransport,
@@ -342,7 +341,7 @@ def test_missing_socket_directory_is_not_made(tmp_path: Path, place: str, found:
     transport = ZmqTransport(f"ipc://{tmp_path}/{place}")
     for end in (transport.publisher, transport.subscriber):
         with pytest.raises(
-            TransportError, match=f"carState: expected the directory .*{place}, found {found}; make"
+            TransportError, match=f"carState: expected the directory .*{place}, got {found}; make"
         ):
             end("carState")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,7 +1,5 @@
 """VisionIPC: its bytes, frames from server to reader, and readers that follow a server."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
@@ -18,7 +16,7 @@ from cereal.frames import FrameFormat, nv12_format, nv12_unpadded
 from cereal.stacks import STACKS
 from cereal.transport import MemoryTransport
 from cereal.visionipc import VisionIpcCameras, VisionIpcServer
-from cereal.visionipc.layout import Packet
+from cereal.visionipc.protocol import Packet
 from tests.cereal.shared import SMALL
 from tests.cereal.vision import (
     OFFSETS,
@@ -48,9 +46,6 @@ def asked(path: Path, request: bytes) -> tuple[bytes, list[int]]:
         client.send(request)
         data, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 128)
     return data, descriptors
-
-
-# --- bytes ------------------------------------------------------------------------------------
 
 
 def test_bytes_of_a_packet() -> None:
@@ -147,9 +142,6 @@ def test_ports_of_packets_over_tcp() -> None:
         assert stack.port("visionipc_navd_1", "murmur", 1000) == 9001
 
 
-# --- frames -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("conflate", "sent", "expected", "lapped"),
     [
@@ -239,9 +231,6 @@ def test_any_layout_is_handed_on(bench: Bench, form: FrameFormat) -> None:
         assert received(reader).format == reader.format == form
 
 
-# --- another server ---------------------------------------------------------------------------
-
-
 def test_a_restarted_server_is_followed_with_its_first_frame(bench: Bench) -> None:
     server = bench.serve()
     reader = bench.read()
@@ -294,9 +283,6 @@ def test_packets_of_a_server_that_is_not_there_are_dropped(bench: Bench) -> None
         send(data)
     assert reader.receive(0) is None
     assert reader.lapped == 0
-
-
-# --- one server -------------------------------------------------------------------------------
 
 
 def test_a_path_has_one_living_server(bench: Bench) -> None:

@@ -1,7 +1,5 @@
 """What a VisionIPC server may do wrong: each is one line, soon, and leaves nothing open."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cereal.errors import FrameError
-from cereal.visionipc.conversation import Conversation
+from cereal.visionipc.protocol import Conversation
 from tests.cereal.shared import SMALL
 from tests.cereal.vision import (
     OFFSETS,
@@ -194,9 +192,6 @@ def test_a_late_answer_to_another_question_is_passed_over(bench: Bench) -> None:
     os.close(buffers[0])
 
 
-# --- what lies at the path --------------------------------------------------------------------
-
-
 def _dead(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(path))
@@ -235,8 +230,6 @@ def test_a_socket_of_another_kind_is_said(bench: Bench) -> None:
         other.listen()
         assert "wrong type for socket" in bench.cameras.unusable_streams()["road"]
 
-
-# --- servers that die -------------------------------------------------------------------------
 
 DYING = """
 import os, socket, sys
@@ -312,9 +305,6 @@ def test_a_server_may_be_killed_in_every_state(bench: Bench, state: str) -> None
     reader = bench.read()
     publish(server, 3)
     assert received(reader).frame_id == 3
-
-
-# --- anything ---------------------------------------------------------------------------------
 
 
 def _garbled(numbers: random.Random) -> tuple[bytes, list[int]]:

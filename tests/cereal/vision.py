@@ -1,7 +1,5 @@
 """What tests of VisionIPC need: servers that say anything, and the bytes of good ones."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -57,11 +55,7 @@ def memory(size: int = 200) -> int:
 
 
 class Stranger:
-    """A server that answers each request with whatever `reply` returns; None: never.
-
-    Attributes:
-        requests: That came, in order.
-    """
+    """A server that answers each request with whatever `reply` returns; None: never."""
 
     def __init__(self, place: Path, reply: Callable[[int], Reply | None]) -> None:
         self.requests: list[int] = []
@@ -74,7 +68,6 @@ class Stranger:
         self._thread.start()
 
     def answer_late(self, reply: Reply) -> None:
-        """Answer the first request that was not."""
         with self._held.pop(0) as client:
             socket.send_fds(client, [reply[0]], reply[1])
 

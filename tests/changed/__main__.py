@@ -10,8 +10,6 @@ Examples:
     python -m tests.changed --list cereal/log.capnp
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -24,11 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def git(*arguments: str, root: Path = ROOT) -> list[str]:
-    """Return the file names that a command of git lists.
-
-    Raises:
-        SystemExit: git refuses; says what it said.
-    """
+    """Return the file names that a command of git lists."""
     done = subprocess.run(
         ["git", *arguments, "-z"],  # noqa: S607 - whichever git the developer uses
         cwd=root, capture_output=True, check=False,
@@ -39,7 +33,6 @@ def git(*arguments: str, root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """List the tests and run them."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments, options_of_pytest = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(

@@ -9,8 +9,6 @@ all files of a pattern (`"*.md"`). A folder's `conftest.py` counts for all tests
 command line imports each command when it is asked for, so a test depends on those that it names.
 """
 
-from __future__ import annotations
-
 import ast
 import fnmatch
 import sys
@@ -69,13 +67,11 @@ class Graph:
 
 
 def is_test(file: str) -> bool:
-    """Return whether pytest collects a file."""
     path = PurePosixPath(file)
     return path.parts[0] == "tests" and path.name.startswith("test_") and path.suffix == ".py"
 
 
 def read_graph(root: Path, files: Iterable[str]) -> Graph:
-    """Return the graph of a tree; `files` are those of it, below `root`."""
     known = frozenset(files)
     users: dict[str, set[str]] = defaultdict(set)
     imports = list(_imports(root, known))

@@ -1,7 +1,5 @@
 """Which tests a changed file reaches: a small tree by hand, then this one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -67,7 +65,7 @@ def graph() -> Graph:
         ("docs/training.md", "tests/test_docs.py", CLOCK),
         (".ci/run", "tests/test_docs.py", CLOCK),
         # A package's `__init__` runs before its modules; a conftest before the tests below it.
-        ("tools/world/__init__.py", "tests/tools/world/test_truth.py", CLOCK),
+        ("tools/simulator/world/__init__.py", "tests/tools/world/test_truth.py", CLOCK),
         ("tests/modeld/conftest.py", "tests/modeld/test_desire.py", CLOCK),
     ],
 )  # fmt: skip

@@ -9,8 +9,6 @@ For each condition it is first proved that it is in force (`proofs`): a conditio
 effect is a failure. One line each; exit code 1 if any failed, with the end of its output.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

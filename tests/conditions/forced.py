@@ -65,22 +65,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition.
-
-    Attributes:
-        name: for the command line.
-        what: one line.
-        prepare: makes it, or raises `Unavailable`.
-        tests: files of the reduced run.
-    """
+    """One condition."""
 
     name: str
     what: str
     prepare: Callable[[Place], Setting]
     tests: tuple[str, ...]
-
-
-# --- processors ---------------------------------------------------------------------------------
 
 
 def _cpu(name: str) -> Callable[[Place], Setting]:
@@ -101,9 +91,6 @@ def _little_memory(place: Place) -> Setting:
     """
     limit = (MEMORY_BYTES, MEMORY_BYTES)
     return place.setting(lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
-
-
-# --- places -------------------------------------------------------------------------------------
 
 
 def _missing_home(place: Place) -> Setting:
@@ -165,9 +152,6 @@ def _small_shm(place: Place) -> Setting:
     return place.setting(_in_own_mounts(mount))
 
 
-# --- shells -------------------------------------------------------------------------------------
-
-
 def _locale_c(place: Place) -> Setting:
     unset = dict.fromkeys(name for name in os.environ if name.startswith(("LC_", "LANG")))
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -196,19 +180,13 @@ def _no_linker(place: Place) -> Setting:
     return replace(place.setting(PATH=str(programs)), tests=links)
 
 
-# --- mounts -------------------------------------------------------------------------------------
-
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MS_REC_PRIVATE = 0x44000
 _CLONE_NEWNS = 0x20000
 
 
 def _in_own_mounts(mounts: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that gives its process mounts of its own, and then makes some.
-
-    Raises:
-        Unavailable: this user may not.
-    """
+    """Return a function that gives its process mounts of its own, and then makes some."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter() -> None:
@@ -235,8 +213,6 @@ def _mount(source: str, target: str, flags: int, kind: str = "", options: str = 
     if libc.mount(*texts, ctypes.c_ulong(flags), os.fsencode(options)) != 0:
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
-
-# --- the table ----------------------------------------------------------------------------------
 
 _KERNELS = ("tests/fuzz/test_fuzz.py", "tests/runtime/test_executor.py")
 _DEVICES = ("tests/runtime/test_device.py", "tests/tools/test_cli.py")

@@ -3,8 +3,6 @@
 `python -m tests.conditions.proofs NAME` prints one line, or ends with 1 and says what is wrong.
 """
 
-from __future__ import annotations
-
 import locale
 import os
 import shutil
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from runtime.opencl.device import choose_device, list_devices
 from runtime.opencl.pocl import VNNI
 from scheduler.device.targets import spec_of_device
@@ -31,9 +29,6 @@ def expect(holds: bool, what: str) -> None:
     """End the process where a condition is not in force."""
     if not holds:
         sys.exit(f"not in force: {what}")
-
-
-# --- conditions ---------------------------------------------------------------------------------
 
 
 def cpu(*names: str, lanes: int | None = None) -> str:
@@ -96,7 +91,6 @@ def odd_path() -> str:
 
 
 def locale_c() -> str:
-    """Expect ASCII."""
     found = locale.getpreferredencoding(do_setlocale=False)
     expect(sys.flags.utf8_mode == 0, "UTF-8 mode")
     expect(found in ("ANSI_X3.4-1968", "US-ASCII"), found)
@@ -113,7 +107,6 @@ def terminal() -> str:
 
 
 def small_shm() -> str:
-    """Expect a small /dev/shm."""
     size = shutil.disk_usage(SHM).total
     expect(size == SHM_BYTES, f"{size} bytes")
     return f"{size >> 20} MiB"
@@ -150,11 +143,7 @@ PROOFS: dict[str, Callable[[], str]] = {
 }
 
 
-# --- a model from end to end --------------------------------------------------------------------
-
-
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "tools.cli", *arguments],
         cwd=ROOT,

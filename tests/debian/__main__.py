@@ -9,8 +9,6 @@ Debian 13. One line each. Exit code 1 if something failed, with the end of its o
 arguments, 3 where this machine cannot do it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

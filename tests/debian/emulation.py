@@ -1,7 +1,5 @@
 """What an emulated processor cannot do: each proved to be so, and the tests that need it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -8,8 +8,6 @@ one is killed when the process that started this one ends. It imports nothing of
 at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import os

@@ -7,8 +7,6 @@ refuse on a car it refuses here. A line for each artifact says what was made; th
 find that the device computes something else.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 

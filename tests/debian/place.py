@@ -88,11 +88,7 @@ class Place:
     def python(
         self, *arguments: str, timeout_s: float = 900, environment: Mapping[str, str] | None = None
     ) -> Done:
-        """Run Python in our tree, its streams in one; built kernels are kept in the run's folder.
-
-        Raises:
-            PlaceError: it took too long, or there is no such place on this machine.
-        """
+        """Run Python in our tree, its streams in one; kernels are kept in the run's folder."""
         command = [*self.command(environment or {}), f"/usr/bin/python{PYTHON}", *arguments]
         with (self.logs / f"{self.log}.txt").open("a+", encoding="utf-8", errors="replace") as log:
             began = log.tell()
@@ -155,19 +151,7 @@ def place(
     directory: Path,
     say: Say,
 ) -> Iterator[Place]:
-    """Make a place, or find it as an earlier run left it; one process at a time has it.
-
-    Args:
-        machine: its processor, a key of ARCHITECTURES.
-        debian_packages: beside what each place has.
-        requirements: packages of PyPI as pip takes them.
-        directory: where it is kept.
-        say: told what is fetched.
-
-    Raises:
-        PlaceError: this machine cannot have such a place.
-        PackagesError: packages of Debian cannot be fetched.
-    """
+    """Make a place, or find it as an earlier run left it; one process at a time has it."""
     own = os.uname().machine
     if own not in ARCHITECTURES or machine not in (own, EMULATED):
         raise PlaceError(f"{machine}: expected a machine of x86_64 or aarch64, found {own}")

@@ -1,7 +1,5 @@
 """What there is to test in another Debian: on which processor, with which packages, what."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Final

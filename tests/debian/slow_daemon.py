@@ -5,8 +5,6 @@
 It runs in the place. A model must answer within 0.8 s, which only one made by hand does there.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What `make test-aarch64` does in the place, stage by stage, and what each expects."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -135,7 +133,6 @@ def some_tests(place: Place, say: Say) -> str:
 
 
 def tests(place: Place, say: Say) -> str:
-    """The quick tests of bus and executor."""
     return _pytest(place, say, "not slow", *_TOGETHER, "tests/cereal", "tests/runtime")
 
 
@@ -201,22 +198,14 @@ def daemon(place: Place, _: Say) -> str:
 
 
 def checked(place: Place, *arguments: str, timeout_s: float = 900) -> str:
-    """Run Python there, and return what it printed.
-
-    Raises:
-        StageError: it failed.
-    """
+    """Run Python there, and return what it printed."""
     done = place.python(*arguments, timeout_s=timeout_s)
     expect(done.returncode == 0, f"{' '.join(arguments)} to succeed", done.stdout)
     return done.stdout
 
 
 def ours(*arguments: str | Path) -> str:
-    """Run a command of ours on this machine, and return what it printed.
-
-    Raises:
-        StageError: it failed.
-    """
+    """Run a command of ours on this machine, and return what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "modeld", *map(str, arguments)],
         cwd=ROOT,

@@ -1,7 +1,5 @@
 """What tests are left out for: promises that a machine keeps, and names of tests that are there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Places: what this machine must have, and that nothing of one is left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,58 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian.__main__ import main
-from tests.debian.place_error import PlaceError
-from tests.debian.wheels import fetch_wheels
 from tests.support.keeper import processes_with
 
 ROOT = Path(__file__).parents[2]
 ENTER = ROOT / "tests/debian/enter.py"
-ROOT_USER = {"geteuid": 0}
-OTHER = {**ROOT_USER, "uname": os.uname_result(("", "", "", "", "riscv64"))}
-
-
-@pytest.mark.parametrize(
-    ("system", "words", "code", "said"),
-    [
-        ({"geteuid": 65534}, "aarch64", 3, "aarch64: expected root, who may mount, found user"),
-        (OTHER, "aarch64", 3, "aarch64: expected a machine of x86_64 or aarch64, found riscv64"),
-        (ROOT_USER, "aarch64", 3, "apt-get: expected it in PATH, found none"),
-        (ROOT_USER, "aarch64 nonsense", 2, "no stage nonsense; there are artifacts, freedreno, "),
-        (ROOT_USER, "nonsense", 2, "invalid choice: 'nonsense'"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(
-    system: dict[str, object],
-    words: str,
-    code: int,
-    said: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in system.items():
-            patch.setattr(os, name, lambda value=value: value)
-        patch.setenv("PATH", "/nowhere")
-        patch.setenv("PIP_NO_INDEX", "1")
-        try:
-            found: object = main([*words.split(), "--directory", str(tmp_path)])
-        except SystemExit as end:
-            found = end.code
-    error = capfd.readouterr().err
-    assert found == code
-    assert said in error.splitlines()[-1]
-    assert code == 2 or error.count("\n") == 1
-
-
-def test_packages_that_pip_cannot_have_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(PlaceError, match="expected all of numpy, found: No matching distribution"):
-        fetch_wheels(["numpy"], "aarch64", tmp_path / "packages")
-    assert list(tmp_path.iterdir()) == []
 
 
 def may_mount() -> bool:

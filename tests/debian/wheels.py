@@ -1,7 +1,5 @@
 """Packages of PyPI for another machine's Python: which it needs, and how they get into a folder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -56,16 +54,7 @@ def pip_command(wanted: Iterable[str], machine: str, *options: str) -> list[str]
 
 
 def fetch_wheels(wanted: Sequence[str], machine: str, directory: Path) -> Path:
-    """Return a folder with packages for another machine; a complete one is used again.
-
-    Args:
-        wanted: requirements as pip takes them.
-        machine: such as "aarch64".
-        directory: where the folder goes.
-
-    Raises:
-        PlaceError: pip cannot have them all.
-    """
+    """Return a folder with packages for another machine; a complete one is used again."""
     stamp = json.dumps([PYTHON, machine, *wanted])
     if (directory / _STAMP).is_file() and (directory / _STAMP).read_text("utf-8") == stamp:
         return directory

@@ -7,8 +7,6 @@ are there; else, or with --harness, the first page alone, in a directory, with a
 what systemd does of the protocol. The first line says which of both it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
@@ -80,11 +78,7 @@ def _said(machine: Machine) -> Machine:
 
 
 def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> None:
-    """Follow the page, and check the service where it runs.
-
-    Raises:
-        DeployError: a command failed, or the service did something else.
-    """
+    """Follow the page, and check the service where it runs."""
     wheel = build_wheel(scratch)
     machine.put(wheel, wheel.name)
     machine.put(model, "driving.pkl")
@@ -126,7 +120,6 @@ def _on_our_bus(step: Step) -> Step:
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build the wheel of the checkout."""
     checked(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(directory), str(ROOT)]
     )

@@ -1,7 +1,5 @@
 """Follows docs/beside-openpilot.md in a container: the unit's sandbox beside others' processes."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import time
@@ -37,16 +35,7 @@ chown -R comma /data {HOME}
 
 
 def follow(machine: Container, scratch: Path, started: float) -> None:
-    """Follow the page on a machine that has gone through docs/deploy.md.
-
-    Args:
-        machine: the service is stopped.
-        scratch: for models.
-        started: when the report's time began, of `time.monotonic`.
-
-    Raises:
-        DeployError: a command failed, or the service is not beside openpilot.
-    """
+    """Follow the page on a machine that has gone through docs/deploy.md."""
     machine.shell(PREPARE)
     write_interface(scratch, "split-2025", 0)
     for name in ("vision", "policy"):
@@ -73,11 +62,7 @@ def follow(machine: Container, scratch: Path, started: float) -> None:
 
 
 def repeated(run: Callable[[], str], again: bool) -> str:
-    """Run a command of the page, again and again until it says that all is well if asked to.
-
-    Raises:
-        DeployError: it failed, for the last time.
-    """
+    """Run a command of the page, again and again until it says that all is well if asked to."""
     deadline = time.monotonic() + (2 * PATIENCE_S if again else 0.0)
     while True:
         try:

@@ -1,7 +1,5 @@
 """What a service that stays up does, asked of the running one."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal
@@ -19,11 +17,7 @@ RESUMED_S = 15.0
 
 
 class Arrivals:
-    """The messages of modelV2 that a subscriber has printed.
-
-    Args:
-        path: where it prints them.
-    """
+    """The messages of modelV2 that a subscriber has printed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,11 +35,7 @@ class Arrivals:
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    """Wait until something holds.
-
-    Raises:
-        DeployError: it did not in time.
-    """
+    """Wait until something holds."""
     if not waiting.until(holds, seconds, pause_s=0.05):
         raise DeployError(f"expected within {seconds:g} s: {what}")
 
@@ -65,11 +55,7 @@ class Checks:
         self._say = say
 
     def all(self) -> None:
-        """Ask everything, in an order that leaves the service stopped.
-
-        Raises:
-            DeployError: the service did something else.
-        """
+        """Ask everything, in an order that leaves the service stopped."""
         self.runs_without_a_camera()
         self.publishes()
         self.comes_back_after(signal.SIGKILL, "kill -9")

@@ -1,7 +1,5 @@
 """A bare Debian with systemd, booted by systemd-nspawn: the first choice of the deployment test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -222,6 +220,5 @@ def _pass_on_pip(root: Path) -> None:
 
 
 def _child_of(pid: int) -> int:
-    """Return a child of a process, 0 if it has none."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return int(children[0]) if children else 0

@@ -1,7 +1,5 @@
 """The deployment test without a container: a directory, and a stand-in for systemd."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -21,11 +19,7 @@ _CONTROL = re.compile(r"systemctl (?:enable --now|start|stop|restart|reload) mod
 
 
 class Harness(Machine):
-    """A directory that stands for a machine.
-
-    Args:
-        place: does not exist yet.
-    """
+    """A directory that stands for a machine."""
 
     what = "a directory, with a notification socket in the place of systemd"
 

@@ -5,8 +5,6 @@
 A line is the monotonic clock in ns, the frame's id, and whether the message is valid.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """What the deployment test asks of a place that runs the service: with systemd, or in its stead."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -74,11 +72,7 @@ class Machine(Protocol):
 
 
 def checked(command: list[str], *, timeout_s: float = 300, **options: object) -> str:
-    """Run a command and return what it printed on both streams.
-
-    Raises:
-        DeployError: it failed or took too long.
-    """
+    """Run a command and return what it printed on both streams."""
     try:
         done = subprocess.run(  # type: ignore[call-overload]  # options are passed through
             command,

@@ -6,8 +6,6 @@ With OPENPILOT_PREFIX and PARAMS_ROOT, like openpilot itself; until it is ended.
 frames run. The pace is that of a car: 20 frames a second of two cameras with unpadded buffers.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -45,7 +43,6 @@ def write_parameters(directory: Path) -> None:
 
 
 def main() -> int:
-    """Run until a signal; return 0."""
     config = Config(stack=sys.argv[1])
     stack, prefix = config.bus_stack, config.prefix
     write_parameters(config.parameters())

@@ -10,8 +10,6 @@ A comment in front of a block of code, which readers do not see, says who can ru
 Blocks without one show what is said or left to the reader.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +38,7 @@ class Step:
 
 
 def steps(text: str | None = None) -> list[Step]:
-    """Return the commands of the page.
-
-    Raises:
-        ValueError: a mark is unknown, or has no block of code behind it.
-    """
+    """Return the commands of the page."""
     found: list[Step] = []
     section = ""
     lines = iter((text or PAGE.read_text(encoding="utf-8")).splitlines())

@@ -5,8 +5,6 @@ RELOADING and STOPPING, ends what does not report in time, and restarts as the u
 no sandbox, no users and no control groups. sd_notify(3), systemd.service(5).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -79,7 +77,6 @@ class StandIn:
         return read(self._unit[key][-1])
 
     def start(self) -> None:
-        """Start it."""
         self._wanted = True
 
     def stop(self) -> None:
@@ -91,7 +88,6 @@ class StandIn:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop, and end the manager."""
         self.stop()
         self._ended.set()
         self._thread.join()

@@ -5,8 +5,6 @@ install the package are those of docs/deploy.md, where `make test-deploy` runs t
 program of this checkout is put in their place.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,12 +36,7 @@ _DATA = re.compile(r"(?<![\w./])/data(?=/)|(?<=ipc://)/data(?=/)")
 
 
 class Device:
-    """A directory that stands for the device, and openpilot beside it.
-
-    Args:
-        place: does not exist yet.
-        prefix: OPENPILOT_PREFIX, which nobody else has.
-    """
+    """A directory that stands for the device, and openpilot beside it."""
 
     def __init__(self, place: Path, prefix: str) -> None:
         self.root = place
@@ -74,7 +67,6 @@ class Device:
         return _DATA.sub(f"{self.root}/data", text)
 
     def run(self, command: str) -> str:
-        """Run a command of the page; return what it printed."""
         # All of this is one user's.
         command = command.removeprefix("sudo ")
         if "install-unit" not in command:

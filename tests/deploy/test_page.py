@@ -1,7 +1,5 @@
 """The deployment page can be followed, and the stand-in for systemd does what it is for."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time
@@ -14,7 +12,7 @@ import pytest
 from tests.deploy.beside import PAGE as BESIDE
 from tests.deploy.checks import until
 from tests.deploy.page import NEEDS, PAGE, steps
-from tests.deploy.service_stand_in import StandIn, seconds
+from tests.deploy.service_stand_in import StandIn
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,21 +61,12 @@ def test_a_mark_that_is_not_known_is_refused() -> None:
         steps("## Start\n\n<!-- run: everywhere -->\n```\nls\n```\n")
 
 
-def test_continued_lines_are_one_command() -> None:
-    found = steps("## Start\n\n<!-- run: shell -->\n```\nls \\\n  -l\n# why\npwd\n```\n")
-    assert [step.command for step in found] == ["ls -l", "pwd"]
-
-
 def test_the_pages_install_the_present_version() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     for page in (PAGE, BESIDE):
         shown = re.findall(r"modeld-([\d.]+)-py3", page.read_text(encoding="utf-8"))
         assert set(shown) == {version}
-
-
-def test_spans_of_time_are_read() -> None:
-    assert [seconds(text) for text in ("2", "200ms", "1min")] == [2.0, 0.2, 60.0]
 
 
 @pytest.mark.parametrize("service", [(20, "hang")], indirect=True)

@@ -1,7 +1,5 @@
 """Programs of every kind of loop nest, small enough for an interpreter of OpenCL C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -124,8 +122,6 @@ def halves(f: Feed) -> Outputs:
 
 
 def random_stack(seed: int) -> Callable[[Feed], Outputs]:
-    """Return a random stack of layers."""
-
     def build(f: Feed) -> Outputs:
         outputs, inputs = stack(seed)
         f.inputs.update(inputs)

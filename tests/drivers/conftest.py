@@ -1,7 +1,5 @@
 """What all tests here share: the driver in force, and that it had nothing to report."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

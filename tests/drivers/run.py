@@ -6,8 +6,6 @@ A process loads its drivers when it starts, so each driver has one of its own. O
 not installed one line says which package has it; with `--all` that is an error.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -63,7 +61,6 @@ DRIVERS = (
 
 
 def environment_of(driver: Driver, file: Path, scratch: Path) -> dict[str, str]:
-    """Return the environment of a process that has this driver and no other one."""
     icd = file
     if file.suffix == ".so":
         icd = scratch / f"{driver.name}.icd"

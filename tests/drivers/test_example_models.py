@@ -1,7 +1,5 @@
 """The example models on the driver at hand against onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -12,8 +10,7 @@ from runtime import run_once
 from scheduler.compile import compile_plain
 from scheduler.onnx_import import from_proto
 from tests.drivers.test_programs import row_of
-from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.driving import build_policy, build_vision
 
 pytestmark = pytest.mark.opencl
 MODELS: dict[str, Callable[[], tuple[onnx.ModelProto, int]]] = {

@@ -4,8 +4,6 @@ A test fails under a driver that is not known to be wrong there, and is an expec
 one that is; where a later version is right, it passes. docs/drivers.md names them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs of every row of the device table, on the driver at hand, against the interpreter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -70,7 +68,6 @@ def apart(driver: str, test: Callable[..., None], *arguments: str) -> None:
 
 
 def agrees(case: str, row: str, precision: str) -> None:
-    """Compile one case for one row, run it and compare."""
     feed = Feed()
     outputs = CASES[case](feed)
     wanted = dict(zip(outputs, evaluate(list(outputs.values()), feed.inputs), strict=True))

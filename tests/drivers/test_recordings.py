@@ -1,7 +1,5 @@
 """Launches that the driver at hand records give the same bits as launches one by one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

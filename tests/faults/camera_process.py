@@ -1,14 +1,11 @@
 """Two cameras in a process of their own, until stdin closes; for faults that take a process."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.faults.cameras import Cameras
 
 
 def main() -> int:
-    """Run; return the exit code."""
     cameras = Cameras(sys.argv[1])
     sys.stdin.read()
     cameras.close()

@@ -1,7 +1,5 @@
 """Two cameras at 20 Hz in a thread, on real rings; each thing that can go wrong is an attribute."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping
@@ -53,7 +51,6 @@ class Cameras:
                     self._rings[stream] = FrameRingWriter(self.server, stream, form, self.slots)
 
     def close_rings(self, *streams: str) -> None:
-        """Remove rings: the camera process has ended."""
         with self._lock:
             for stream in streams or tuple(self._rings):
                 self._rings.pop(stream).close()

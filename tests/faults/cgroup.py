@@ -1,7 +1,5 @@
 """A limit of memory for the daemon and a neighbour: of a cgroup, or of the neighbour by itself."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator
@@ -58,7 +56,6 @@ def memory_group(pid: int, spare_mib: int) -> Iterator[str]:
 
 
 def _group_of(pid: int, parent: Path) -> Path:
-    """The group that a process is in."""
     for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         if (parent == V1 and "memory" in controllers.split(",")) or (

@@ -1,7 +1,5 @@
 """What tests of rows assert alike."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 

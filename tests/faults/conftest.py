@@ -1,7 +1,5 @@
 """A daemon for all tests of a file, well again before each, and the row of each test."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Faults of a process and its neighbours that last for as long as a block, for tests and soak."""
 
-from __future__ import annotations
-
 import itertools
 import resource
 import subprocess

@@ -7,8 +7,6 @@ too, as far as Python's `time` has it: the machine's own is not ours to set. And
 stuck where no run is watched, in sending: what only the watchdog ends.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 import sys

@@ -1,7 +1,5 @@
 """What arrives from the daemon: each message with its time, kept for the test or the soak."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass
@@ -74,7 +72,6 @@ class Recorder:
         return found[-1] if len(found) >= 3 else None
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._thread.join()
         self._names.close()

@@ -1,7 +1,5 @@
 """The daemon's process and what systemd would be to it: restarts, notifications, the watchdog."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -129,7 +127,6 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of the present process."""
         return self.life.pid
 
     @property
@@ -138,7 +135,6 @@ class Service:
         return int((self.life.period_s or self.setup.watchdog_s) * 1e9)
 
     def start(self) -> None:
-        """Start a process."""
         setup = self.setup
         environment = {**os.environ, **setup.environment, "NOTIFY_SOCKET": str(self._socket_path)}
         if setup.watchdog_s:
@@ -189,7 +185,6 @@ class Service:
         return [line for line in self.log if line.arrived_ns >= start_ns and look.search(line.text)]
 
     def wait_line(self, pattern: str, start_ns: int = 0, timeout_s: float = 5.0) -> Line:
-        """Wait for a line of the log."""
         find = functools.partial(self.lines, pattern, start_ns)
         return self.wait(find, timeout_s, f"no line {pattern!r}")[0]
 
@@ -202,7 +197,6 @@ class Service:
         return [part for part in self.told("WATCHDOG=1", start_ns) if part.text == "WATCHDOG=1"]
 
     def statuses(self, start_ns: int = 0) -> list[Line]:
-        """STATUS=... since a time."""
         lines = self.told("STATUS=", start_ns)
         return [Line(line.arrived_ns, line.text.removeprefix("STATUS=")) for line in lines]
 
@@ -224,7 +218,6 @@ class Service:
         return "\n".join([*(line.text for line in self.log), *lives])
 
     def close(self) -> None:
-        """End the process and all threads."""
         self.restarts = False
         self._stop.set()
         for thread in self._threads:

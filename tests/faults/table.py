@@ -1,7 +1,5 @@
 """The table of docs/faults.md as data: the bounds and log lines that tests and soak hold to."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass
@@ -56,7 +54,6 @@ class Row:
 
 @functools.cache
 def rows() -> dict[str, Row]:
-    """Return the rows of the document by test."""
     found: dict[str, Row] = {}
     for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

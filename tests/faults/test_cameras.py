@@ -1,7 +1,5 @@
 """Rows about cameras: late, frozen, damaged, gone, back, of another size, with another clock."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

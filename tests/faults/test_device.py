@@ -1,14 +1,12 @@
 """Rows about the device and the model on it: errors, hangs, values; alone and with a fallback."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
 import pytest
 
 import runtime
-from runtime.format.specs import ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import ExpectedValues, TestVector, plain_self_test, positions
 from runtime.run.entry import tensor_spec
 from runtime.run.selftest import seeded_inputs, seeded_states
 from tests.faults.checks import check_fallback_alone, check_logged, check_resumed

@@ -1,7 +1,5 @@
 """Rows about files: models damaged or replaced, caches gone, disks full, a log directory gone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The camera goes as fast as the daemon: the next frame comes when the one before 
 that the daemon looks at each message and each state of a ring, one of each service with a frame.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time
@@ -18,9 +16,8 @@ import pytest
 
 from cereal.frames import FrameRingWriter
 from cereal.msgq import wake
-from cereal.msgq.layout import WRITE_UID
+from cereal.msgq.ring import WRITE_UID, RingWriter
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.schema import read_event
 from cereal.stacks import DEFAULT_STACK
 from cereal.transport import MsgqTransport, Subscriber, Transport, ZmqTransport
@@ -41,13 +38,7 @@ LARGEST_BYTES = 64 << 20
 
 
 class Drive:
-    """A daemon and its cameras, which wait for it.
-
-    Attributes:
-        process: the daemon.
-        frame_id: of the last frame.
-        answered: frames for which modelV2 came, whole.
-    """
+    """A daemon and its cameras, which wait for it."""
 
     def __init__(self, process: DaemonProcess, transport: Transport, camera: str) -> None:
         self.process = process
@@ -92,7 +83,6 @@ class Drive:
         assert resident[-1] - resident[len(resident) // 2] < MOST_GROWTH_MIB, resident
 
     def close(self) -> None:
-        """Remove the cameras' rings."""
         for ring in self._rings:
             ring.close()
 

@@ -1,7 +1,5 @@
 """Rows about messages: missing, frozen, out of bounds, garbage; and about those who listen."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

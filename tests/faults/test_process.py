@@ -1,7 +1,5 @@
 """Rows about the process: signals, stops, kills, processors, memory, descriptors, its log."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

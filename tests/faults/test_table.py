@@ -1,7 +1,5 @@
 """Each row of docs/faults.md has its test, and each test its row."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows about openpilot's camera process: gone and back, and something else at its place."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """All that the car says on the bus, in a thread; each message can stop, freeze or be damaged."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

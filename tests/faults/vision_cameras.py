@@ -1,7 +1,5 @@
 """The cameras of a car by VisionIPC, their packets on rings of messages, as openpilot has them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,12 +28,7 @@ class _Stream:
 
 
 class VisionCameras(Cameras):
-    """The camera process of openpilot.
-
-    Attributes:
-        prefix: its OPENPILOT_PREFIX.
-        path: of its socket.
-    """
+    """The camera process of openpilot."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

@@ -1,7 +1,5 @@
 """A daemon with its cameras, its car and a listener, each real, in a directory of its own."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -39,16 +37,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All processes and threads of one car.
-
-    Attributes:
-        directory: of models, configuration, bus and state.
-        service: the daemon.
-        cameras: of the car.
-        vehicle: the rest of the car.
-        recorder: what the daemon says.
-        control: orders faults of the OpenCL layer.
-    """
+    """All processes and threads of one car."""
 
     directory: Path
     service: Service
@@ -67,7 +56,6 @@ class World:
     def wait_message(
         self, seen: Callable[[Message], bool], start_ns: int, timeout_s: float = 5.0
     ) -> Message:
-        """Wait for a message."""
         return self.service.wait(
             lambda: next(filter(seen, self.recorder.since(start_ns)), None),
             timeout_s,

@@ -9,8 +9,6 @@
 Ends with 1 where something was wrong. What is printed of it finds it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -28,11 +26,7 @@ EVERY = 500  # programs between two lines of progress
 
 
 def parse_name(text: str) -> list[Name]:
-    """Return the names of KIND/ROW:SEED~STEPS; without a row one for each of the kind's.
-
-    Raises:
-        ValueError: it is no such text.
-    """
+    """Return the names of KIND/ROW:SEED~STEPS; without a row one for each of the kind's."""
     where, _, number = text.partition(":")
     kind, _, row = where.partition("/")
     seed, _, steps = number.partition("~")

@@ -1,7 +1,5 @@
 """The same values with other kernels: ended elsewhere, or copied by kernels written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Final

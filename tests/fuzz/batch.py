@@ -89,7 +89,6 @@ def _case_of(key: str) -> int:
 
 
 def context_of(name: Name, variant: Variant) -> CompileContext:
-    """Return what a variant of a program is compiled for."""
     spec = with_buffers(SPECS[variant.row or name.row], variant.buffers)
     return CompileContext(
         replace(spec, dot4=variant.dot4),

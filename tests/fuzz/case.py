@@ -1,7 +1,5 @@
 """What a generator makes: programs to schedule, what they are given, what must come of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -92,7 +90,6 @@ class Case:
     equal: bool = False
 
     def text(self) -> str:
-        """Return the program for people."""
         inputs = [f"{n} = {_shown(v)}" for n, v in self.runs[0].items()]
         graph = pretty([t.node for t in (*self.outputs.values(), *self.writes)])
         names = ", ".join(self.outputs)

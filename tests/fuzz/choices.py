@@ -1,22 +1,19 @@
 """Kind `choices`: loops that nobody would choose, and Winograd's convolution wherever it exists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
 from scheduler import pipeline
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import FAST, CompileContext
-from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import MAX_BODY, MAX_TILE, Choice, Entry, TunedTable
 from scheduler.passes.winograd import Worth, winograd
 from scheduler.passes.winograd_kernel import fits
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.jobs import jobs_of
+from scheduler.tuning.variants import jobs_of
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.draw import Draw
 from tests.fuzz.graphs import case_of, single_steps

@@ -1,7 +1,5 @@
 """The choices that one seed makes for a random program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
@@ -16,7 +14,6 @@ class Draw:
         self._random = Random(seed)  # noqa: S311  # a reproducible choice, not a secret
 
     def pick(self, options: Sequence[T]) -> T:
-        """Return one of several."""
         return self._random.choice(options)
 
     def integer(self, low: int, high: int) -> int:
@@ -28,7 +25,6 @@ class Draw:
         return self._random.random() < chance
 
     def order(self, count: int) -> list[int]:
-        """Return a permutation."""
         return self._random.sample(range(count), count)
 
     def some(self, options: Sequence[T], most: int) -> list[T]:

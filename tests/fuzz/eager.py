@@ -21,7 +21,7 @@ from scheduler.ir import interp
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.tensor import realize
-from scheduler.tensor.eager_plan import EagerPlan
+from scheduler.tensor.eager import EagerPlan
 from tests.fuzz.batch import Outcome
 from tests.fuzz.eager_functions import BINARY, UNARY
 
@@ -339,15 +339,7 @@ def interpreted() -> AbstractContextManager[object]:
 
 
 def run_program(rng: np.random.Generator, steps: int | None = None) -> None:
-    """Run one random program, and compare every tensor with numpy.
-
-    Args:
-        rng: decides everything.
-        steps: how many; by default 10 to 60.
-
-    Raises:
-        AssertionError: a value differs, or an operation was refused; the program is in its text.
-    """
+    """Run one random program, and compare every tensor with numpy."""
     machine = Machine(rng)
     names = [name for name, weight in STEPS.items() for _ in range(weight)]
     machine.leaf()

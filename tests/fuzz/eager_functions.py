@@ -1,7 +1,5 @@
 """What random eager programs compute: each function for tensors and for arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of functions of floats, and of kernels written by hand; used by `judge` only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

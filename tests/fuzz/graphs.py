@@ -1,7 +1,5 @@
 """Kinds `graphs` and `state`: programs of every type on a target, against the interpreter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
@@ -39,7 +37,6 @@ def with_states(name: Name) -> Case:
 
 
 def case_of(p: Program, name: Name, variants: Sequence[Variant] = (), runs: int = RUNS) -> Case:
-    """Return a program and what each of its runs is given."""
     writes = tuple(p.writes.values())
     given = [p.feed(turn) for turn in range(runs if writes else 1)]
     plain = [Variant("", p.outputs, writes)]
@@ -61,13 +58,7 @@ def single_steps(name: Name, kinds: Sequence[dt.DType] = KINDS) -> Program:
 def situations(
     name: Name, first: Sequence[Step] = (), kinds: Sequence[dt.DType] = KINDS
 ) -> Program:
-    """Return a program of situations that decide what is fused, with states.
-
-    Args:
-        name: its seed decides everything.
-        first: steps before those that are drawn.
-        kinds: types of new values.
-    """
+    """Return a program of situations that decide what is fused, with states."""
     draw = Draw(name.seed)
     profile = draw.pick(PROFILES)
     p = Program(draw, SPECS[name.row].float64, profile, stateful=True, kinds=kinds)

@@ -1,7 +1,5 @@
 """Runs many programs on several processes; each that is wrong is told with its name."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time
@@ -43,7 +41,6 @@ class Totals:
     started_s: float = field(default_factory=time.perf_counter)
 
     def add(self, outcome: Outcome) -> None:
-        """Count a program."""
         name = outcome.name
         self.programs[name.kind, name.row] += 1
         self.counts.setdefault(name.kind, Counts()).add(outcome.counts)

@@ -64,7 +64,6 @@ class Judge:
         return Judge(self.given, loose=self)
 
     def of(self, root: Node) -> Known:
-        """Return what is known of a node."""
         if root not in self.known:
             with np.errstate(all="ignore"):
                 for node in toposort([root]):

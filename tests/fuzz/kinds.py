@@ -1,7 +1,5 @@
 """The kinds of programs: who makes them, for which targets, and how large a share they have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Kind `metamorphic`: the same values whatever the kernels, the order, the padding, the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from scheduler.ir.node import Buffer, Node

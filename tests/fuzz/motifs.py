@@ -4,8 +4,6 @@ Each is a step like those of `steps`, of several operations at once; some add ou
 states whose old and new values the program goes on with.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -22,9 +20,6 @@ def minus(p: Program, a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is not b.dtype or not p.broadcast(a, b):
         return b
     return a.maximum(b) if a.dtype is dt.bool_ else a - b
-
-
-# --- reductions -------------------------------------------------------------------------------
 
 
 def shared_reductions(p: Program, x: Tensor) -> Tensor | None:
@@ -72,9 +67,6 @@ def one_hot(p: Program, x: Tensor) -> Tensor | None:
     rows = Tensor.weight(np.array([p.draw.integer(0, size) for _ in range(3)], np.int32))
     hot = rows.reshape((3, 1)).eq(Tensor.arange(size)).float()
     return (hot.reshape((3, size, *rest)) * x.unsqueeze(0)).sum(1)
-
-
-# --- states -----------------------------------------------------------------------------------
 
 
 def _full(p: Program, x: Tensor, new: int = 1) -> bool:
@@ -132,9 +124,6 @@ def exchange(p: Program, x: Tensor) -> Tensor | None:
     return binary(p, p.assign(b, a))
 
 
-# --- storage, outputs -------------------------------------------------------------------------
-
-
 def as_half(p: Program, x: Tensor) -> Tensor | None:
     """Store a value as float16 and read it back."""
     if x.dtype is not dt.float32:
@@ -144,7 +133,6 @@ def as_half(p: Program, x: Tensor) -> Tensor | None:
 
 
 def half_input(p: Program, _: Tensor) -> Tensor | None:
-    """Read an input that is stored as float16."""
     return p.input(array(p.draw, p.shape(), dt.float16, p.profile), dt.float16).float()
 
 

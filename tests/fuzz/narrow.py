@@ -1,7 +1,5 @@
 """Kinds `bytes` and `halves`: quantised networks, and programs whose floats are halves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -4,8 +4,6 @@ Sizes leave remainders: reductions are hoisted, rows are staged in private
 arrays, and lanes and blocks do not divide sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -51,7 +49,6 @@ class Layers:
         return x
 
     def weight(self, *shape: int) -> Tensor:
-        """Return a weight."""
         return Tensor.weight(self._array(shape))
 
     def leaf(self, *shape: int) -> Tensor:
@@ -63,11 +60,9 @@ class Layers:
         return self.input(name, shape)
 
     def input(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return an input."""
         return Tensor.input(name, shape, self.kind)
 
     def data(self, batch: int) -> Array:
-        """Return values of an input."""
         return self._array((batch, *self.shape))
 
     def _array(self, shape: tuple[int, ...]) -> Array:
@@ -99,9 +94,6 @@ def stack(seed: int) -> tuple[dict[str, Tensor], dict[str, Array]]:
     data = made.data(draw.pick([1, 2, 4]))
     y = made(Tensor.input("x", data.shape))
     return {"y": y, "z": y.sum(-1)}, {"x": data, **made.inputs}
-
-
-# --- images -----------------------------------------------------------------------------------
 
 
 def _images(m: Layers, count: int) -> None:
@@ -138,9 +130,6 @@ def _activation(draw: Draw) -> Layer:
     return draw.pick(ways)
 
 
-# --- rows -------------------------------------------------------------------------------------
-
-
 def _rows(m: Layers, count: int) -> None:
     draw, width = m.draw, m.shape[-1]
     for _ in range(count):
@@ -167,9 +156,6 @@ def _product(weight: Tensor, bias: Tensor) -> Layer:
 
 def _stream(other: Tensor) -> Layer:
     return lambda x: x * 2.0 + other
-
-
-# --- sequences of rows: (batch, rows, columns) ------------------------------------------------
 
 
 def _sequences(m: Layers, count: int) -> None:

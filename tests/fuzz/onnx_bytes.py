@@ -7,8 +7,6 @@ Scales are powers of two, of which all is exact and ties are many, or any; some 
 saturate. Bytes are of both types, with zero points at the ends of the type too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -37,7 +35,6 @@ class Quantised(NamedTuple):
 
     @property
     def named(self) -> tuple[str, str, str]:
-        """The inputs of an operator."""
         return self.bytes, self.scale, self.zero
 
 
@@ -215,7 +212,6 @@ class Bytes(Network):
         self.done(self.ops(op, 1, self.real(name, shape), second)[0], shape)
 
     def pool(self) -> None:
-        """Pooling between conversions, or of bytes themselves."""
         name, shape = self.value(3, 4)
         size = self._d.spread(len(shape) - 2, 1, min(3, *shape[2:]))
         result = (*shape[:2], *(n - k + 1 for n, k in zip(shape[2:], size, strict=True)))

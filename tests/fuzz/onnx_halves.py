@@ -1,7 +1,5 @@
 """Random models in halves, with parts in float32 and bfloat16 behind casts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Kind `onnx`: random models, imported against onnxruntime or onnx, compiled against the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random small networks: a dozen nodes on values of any rank, branches and loops among them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any

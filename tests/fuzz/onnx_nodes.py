@@ -6,8 +6,6 @@ What onnxruntime itself gets wrong is not drawn: reductions of empty axes, SAME 
 beyond the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,7 +71,6 @@ def _draws(*ops: str) -> Callable[[Generator], Generator]:
 
 
 def case_of(op: str, seed: int) -> Case:
-    """Return one random node of an operator."""
     return GENERATORS[op](OnnxDraw(f"{op} {seed}"), op)
 
 

@@ -1,7 +1,5 @@
 """Random ONNX models over all operators and types, with values that hurt, and references."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Kind `passes`: graphs after all passes, by the interpreter: no device, so many more of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final

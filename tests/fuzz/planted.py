@@ -1,7 +1,5 @@
 """Faults put in on purpose: tests show with them that the harness finds what it is for."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

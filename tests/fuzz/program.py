@@ -91,18 +91,15 @@ class Program:
         return [*self.outputs.values(), *self.writes.values()]
 
     def feed(self, turn: int) -> dict[str, Array]:
-        """Return the inputs of one run: others each time."""
         return {n: np.roll(v.reshape(-1), turn).reshape(v.shape) for n, v in self.inputs.items()}
 
     # leaves
 
     def kind(self) -> dt.DType:
-        """Return a type."""
         found = self.draw.pick(self.kinds)
         return dt.float32 if found is dt.float64 and not self.float64 else found
 
     def shape(self) -> tuple[int, ...]:
-        """Return zero to four axes."""
         rank = self.draw.pick([2, 3, 1, 4, 2, 3, 2, 0])
         sizes = SIZES if self.most == SMALL else LONG_SIZES
         found = [self.draw.pick(sizes) for _ in range(rank)]
@@ -145,7 +142,6 @@ class Program:
         return new
 
     def write(self, state: Tensor, new: Tensor) -> None:
-        """Take note of the new value of a state."""
         (name,) = (n for n, t in self.states.items() if t is state)
         self.writes[name] = new
 

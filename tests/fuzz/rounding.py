@@ -1,7 +1,5 @@
 """Floating point, as the bounds of `judge` need it: units, grids, what is representable."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The single steps of random programs: one operation on a value of any type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,11 +11,8 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.program import Program, Step
 from tests.fuzz.values import array
 
-# --- elementwise ------------------------------------------------------------------------------
-
 
 def unary(p: Program, x: Tensor) -> Tensor | None:
-    """A function of one value."""
     if x.dtype is dt.bool_:
         return x.logical_not()
     if not x.dtype.is_float:
@@ -77,7 +72,6 @@ def quotient(p: Program, _x: Tensor) -> Tensor | None:
 
 
 def compare(p: Program, x: Tensor) -> Tensor | None:
-    """A comparison."""
     y = p.partner(x)
     return p.draw.pick([x < y, x <= y, x > y, x >= y, x.eq(y), x.ne(y)])
 
@@ -106,11 +100,7 @@ def convert(p: Program, x: Tensor) -> Tensor | None:
     return x.cast(kind)
 
 
-# --- movement ---------------------------------------------------------------------------------
-
-
 def move(p: Program, x: Tensor) -> Tensor | None:
-    """Rearrange, repeat or cut."""
     if x.ndim == 0:
         return x.reshape(1)
     axis = p.axis(x)
@@ -180,9 +170,6 @@ _MOVES: Final[dict[str, Callable[[Draw, Tensor, int, int], Tensor]]] = {
 }
 
 
-# --- reductions, products ---------------------------------------------------------------------
-
-
 def reduce(p: Program, x: Tensor) -> Tensor | None:
     """Reduce some axes, and perhaps go on with what was reduced."""
     if x.ndim == 0:
@@ -198,7 +185,6 @@ def reduce(p: Program, x: Tensor) -> Tensor | None:
 
 
 def rows(p: Program, x: Tensor) -> Tensor | None:
-    """Softmax or layernorm of rows."""
     if x.ndim == 0 or not x.dtype.is_float:
         return None
     axis = p.axis(x)
@@ -216,7 +202,6 @@ def extreme(p: Program, x: Tensor) -> Tensor | None:
 
 
 def product(p: Program, x: Tensor) -> Tensor | None:
-    """Multiply by a matrix."""
     if x.ndim < 2 or x.dtype is dt.bool_:
         return None
     width = p.draw.pick([1, 3, 4, 8, 16, 19])
@@ -225,7 +210,6 @@ def product(p: Program, x: Tensor) -> Tensor | None:
 
 
 def convolve(p: Program, x: Tensor) -> Tensor | None:
-    """A convolution or pooling of an image."""
     if x.ndim != 4 or x.dtype is dt.bool_:
         return None
     n, channels, height, width = x.shape
@@ -250,9 +234,6 @@ def image(p: Program, x: Tensor) -> Tensor | None:
     shape = (p.draw.integer(1, 2), p.draw.pick([1, 3, 4]), *sides)
     kind = x.dtype if x.dtype is not dt.bool_ else dt.float32
     return p.leaf(shape, kind) + 1
-
-
-# --- indices, boundaries, new values ----------------------------------------------------------
 
 
 def gather(p: Program, x: Tensor) -> Tensor | None:

@@ -3,8 +3,6 @@
 Reports of runs on other processors are compared by `--same-as`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +10,7 @@ from scheduler.context import STRICT
 from scheduler.device.spec import SPECS
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
-from scheduler.passes.fixed_values import LIBRARY
+from scheduler.passes.strict_numerics import LIBRARY
 from tests.fuzz import choices, graphs, onnx_kind
 from tests.fuzz.case import Case, Name
 from tests.fuzz.draw import Draw

@@ -1,7 +1,5 @@
 """A few programs of each kind; and that the fuzzer finds what is wrong, and says which it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,9 +31,6 @@ MAKERS = {
     "bytes": narrow.of_bytes,
     "halves": narrow.of_halves,
 }
-
-
-# --- programs -----------------------------------------------------------------------------------
 
 
 PROGRAMS = [
@@ -96,9 +91,6 @@ def test_a_plan_has_every_kind_on_every_target() -> None:
     for kind, one in KINDS.items():
         assert {n.row for n in names if n.kind == kind} == set(one.rows)
     assert len(set(names)) == len(names)
-
-
-# --- what is wrong is found -----------------------------------------------------------------------
 
 
 @pytest.mark.opencl

@@ -1,7 +1,5 @@
 """What random programs reach, and what holds of every one of them besides its values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -31,9 +29,6 @@ from tests.scheduler.support.programs import emitted
 # Of each ONNX operator; more where shapes, indices and attributes meet in many ways.
 NODES = 12
 MORE_NODES = dict.fromkeys(("ConvTranspose", "GatherND", "ScatterElements", "ScatterND"), 64)
-
-
-# --- what is reached ----------------------------------------------------------------------------
 
 
 def test_programs_reach_every_step_type_and_operation() -> None:
@@ -85,9 +80,6 @@ def test_copies_by_hand_have_epilogues() -> None:
     assert found > 20
 
 
-# --- what holds of every program ------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(programs())
@@ -137,9 +129,6 @@ def test_fewer_steps_are_a_prefix_of_the_same_program() -> None:
         short, long = (build(seed, n, states=False).values for n in (LENGTHS[1], LENGTHS[4]))
         prefix = long[: len(short)]
         assert pretty([t.node for t in short]) == pretty([t.node for t in prefix])
-
-
-# --- ONNX -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", GENERATORS)

@@ -1,7 +1,5 @@
 """Values that programs are given: what decides exactly, what hurts, what is usual."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,7 +17,6 @@ PROFILES: Final = (*FINITE, "extreme")
 
 
 def array(draw: Draw, shape: Sequence[int], kind: DType, profile: str) -> Array:
-    """Return values of a type."""
     rng = np.random.default_rng(draw.integer(0, 2**32 - 1))
     if kind.name == "bool":
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)

@@ -1,7 +1,5 @@
 """A process that runs programs for `hunt`: what a driver does to it ends nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -65,11 +63,7 @@ class Worker:
         self._log = self.directory / f"worker-{self.number}.log"
 
     def run(self, names: Sequence[Name], seconds: float) -> list[Outcome]:
-        """Run programs of one kind and target.
-
-        Raises:
-            DiedError: the process ended, or took longer than it may.
-        """
+        """Run programs of one kind and target."""
         if self._pipe is None:
             self._start()
         assert self._pipe is not None
@@ -95,7 +89,6 @@ class Worker:
         theirs.close()
 
     def stop(self) -> None:
-        """End the process."""
         if self._pipe is None:
             return
         self._pipe.close()

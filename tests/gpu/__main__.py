@@ -7,8 +7,6 @@ Needs an OpenCL driver and no network. A driver that no file of /etc/OpenCL/vend
 for this run. Results are OUTPUT/report.json and report.md. Exit code 1: a result is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import os
@@ -18,11 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.own_process import own_command
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
-from tools.checkup.report_text import Scrubber
+from tools.checkup.findings import Scrubber
 from tools.lib.json_output import json_text
 from tools.service.opencl_drivers import VARIABLE
 
@@ -30,7 +28,6 @@ DRIVERS_LIMIT_S = 30.0
 
 
 def main() -> int:
-    """Run all stages, write the report, print where it is."""
     parser = argparse.ArgumentParser(
         prog="test-gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -9,8 +9,6 @@ One folder for each architecture, for one version of Python. No OpenCL loader is
 wheel has one inside.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess
@@ -19,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 
 ROOT: Final = Path(__file__).parent.parent.parent
 ARCHITECTURES: Final = ("x86_64", "aarch64")
@@ -77,11 +75,7 @@ Exit code 1: a result is wrong.
 
 
 def make_kit(directory: Path, architecture: str, version: str) -> Path:
-    """Make the folder of an architecture, beside its place and renamed.
-
-    Raises:
-        subprocess.CalledProcessError: pip or git failed.
-    """
+    """Make the folder of an architecture, beside its place and renamed."""
     kit = directory / f"{architecture}-cp{version.replace('.', '')}"
     new = kit.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)
@@ -124,7 +118,6 @@ def size_of(directory: Path) -> int:
 
 
 def main() -> int:
-    """Make the kits; 1 if one is too large to be carried."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, default=Path("build/gpu-kit"))
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)

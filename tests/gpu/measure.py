@@ -3,8 +3,6 @@
 python -m tests.gpu.measure ARTIFACT [OTHER] [--device D]       one JSON object
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from contextlib import ExitStack
@@ -16,9 +14,8 @@ import runtime
 from runtime.run.selftest import run_self_test
 from tools.bench import paced as bench_paced
 from tools.lib.json_output import print_json
-from tools.timing.blocks import FRAMES, compare, measure_rounds
 from tools.timing.program_inputs import make_inputs
-from tools.timing.run_times import measure
+from tools.timing.run_times import FRAMES, compare, measure, measure_rounds
 
 # Runs back to back, and after each pause: fewer where they would take longer than so many seconds.
 ITERATIONS: Final = 50

@@ -1,7 +1,5 @@
 """What a run does, in which order, and how its time is shared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,14 +31,7 @@ ARTIFACT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One artifact.
-
-    Attributes:
-        name: of the model or program.
-        precision: "fp32" or "fp16".
-        models: the files that it is made of.
-        plain: whether driving conventions are left out.
-    """
+    """One artifact."""
 
     name: str
     precision: str
@@ -49,7 +40,6 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Name and precision."""
         return f"{self.name} {self.precision}"
 
     def artifact(self, directory: Path) -> Path:
@@ -57,7 +47,6 @@ class Job:
         return directory / f"{self.name}.{self.precision}.pkl"
 
     def arguments(self, directory: Path, target: str, device: str | None) -> list[str]:
-        """Return those of `modeld` that compile it."""
         given = ["compile", *map(str, self.models), "-o", str(self.artifact(directory))]
         given += ["--precision", self.precision, "--target", target]
         given += ["--device", device] if device else []

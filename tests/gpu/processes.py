@@ -1,7 +1,5 @@
 """Commands of a run, each within a limit; how they ended and what they said is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -53,12 +51,7 @@ class Done:
 
 
 class Running:
-    """A command that runs; its streams are files, so that nothing it starts keeps us waiting.
-
-    Args:
-        command: and its arguments.
-        environment: of the process.
-    """
+    """A command that runs; its streams are files, so that nothing it starts keeps us waiting."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- closed by `done`
@@ -80,7 +73,6 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Since its start."""
         return time.monotonic() - self._started
 
     def done(self, limit_s: float) -> Done:
@@ -102,7 +94,6 @@ class Running:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> Done:
-    """Run a command within a limit."""
     return Running(command, environment).done(limit_s)
 
 

@@ -1,7 +1,5 @@
 """The report of a run as Markdown, and whether something failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +18,6 @@ def failures(report: Mapping[str, Any]) -> list[str]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Return the page."""
     wrong = failures(report)
     lines = [
         f"# GPU: {report['device']}, row {report['target']}",

@@ -1,7 +1,5 @@
 """The stages of a run: each fills its part of the report, and is cut when its time is over."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -25,17 +23,7 @@ POLL_S: Final = 0.1
 
 @dataclass(slots=True)
 class Run:
-    """A run: where, on what, until when, and what it found.
-
-    Attributes:
-        directory: of models and artifacts.
-        device, target: as for `modeld compile`.
-        environment: of all processes.
-        seconds: of all of it.
-        workers: compilations at once.
-        say: told what happens.
-        report: what was found, plain data.
-    """
+    """A run: where, on what, until when, and what it found."""
 
     directory: Path
     device: str | None
@@ -48,16 +36,13 @@ class Run:
     started: float = field(default_factory=time.monotonic)
 
     def left(self, stage: str) -> float:
-        """Return the seconds until a stage is cut."""
         return self.started + self.seconds * plan.SHARES[stage] - time.monotonic()
 
     def device_options(self) -> list[str]:
-        """Return the options that name the device."""
         return ["--device", self.device] if self.device else []
 
 
 def doctor(state: Run) -> None:
-    """Ask `modeld doctor` of the machine."""
     arguments = ["doctor", "--json", "--limit", f"{max(5.0, state.left('doctor') / 4):.0f}"]
     done = run(modeld(*arguments, *state.device_options()), state.environment, state.left("doctor"))
     state.report["doctor"] = done.json() or {"problem": done.problem}
@@ -67,7 +52,6 @@ def doctor(state: Run) -> None:
 
 
 def models(state: Run) -> list[Job]:
-    """Write the example models and return the artifacts to be made."""
     place = state.directory / "models"
     for words in (["--benchmarks"], ["--interface", plan.MONITORING_INTERFACE]):
         done = run(modeld("make-model", str(place), *words), state.environment, 120.0)

@@ -1,7 +1,5 @@
 """The run for GPUs: what counts as wrong, what is cut, and that a kit has all that it imports."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu import kit, plan, stages
+from tests.gpu import kit, plan
 from tests.gpu.processes import CUT, Done, run
 from tests.gpu.report import failures, markdown
 from tools.commands.make_model import BENCHMARKS, MODELS
@@ -39,15 +37,6 @@ def report(**changes: Any) -> dict[str, Any]:
         "peers_problem": "onnxruntime is not installed",
     }
     return {**good, **changes}
-
-
-def test_others_are_shown_each_in_a_row() -> None:
-    one = {"theirs_ms": 4.0, "ratio": 0.5, "max_rel_err": 1e-6, "options": "CUDA, one graph"}
-    row = {"ours_ms": 2.0, "peers": {"torch": one, "onnxruntime": {**one, "max_rel_err": None}}}
-    page = markdown(report(peers={"vision": row, "vit": {"problem": "cut"}}, peers_problem=""))
-    assert "| vision | 2.000 | torch | 4.000 | 0.500 | 1e-06 | CUDA, one graph |" in page
-    assert "| vision | 2.000 | onnxruntime | 4.000 | 0.500 | - |" in page
-    assert "| vit | cut |" in page
 
 
 def test_what_was_not_reached_is_shown_and_is_no_failure() -> None:
@@ -106,19 +95,6 @@ def test_a_command_that_runs_too_long_is_cut_with_what_it_started() -> None:
     assert (done.code, done.problem, done.json()) == (0, "", {"a": 1})
     assert Done(3, "", "one\nlast", 0.0).problem == "exit code 3: last"
     assert Done(0, "no JSON", "", 0.0).json() == {}
-
-
-def test_the_verdicts_of_the_suite_are_read_also_where_it_was_cut() -> None:
-    text = (
-        "tests/drivers/test_a.py::test_x[cpu-1] PASSED [ 10%]\ntests/a.py::b FAILED\ntests/a.py::c"
-    )
-    assert dict(stages._VERDICT.findall(text)) == {
-        "tests/drivers/test_a.py::test_x[cpu-1]": "PASSED",
-        "tests/a.py::b": "FAILED",
-    }
-
-
-# --- kit ----------------------------------------------------------------------------------------
 
 
 def test_a_kit_has_what_its_tests_import() -> None:

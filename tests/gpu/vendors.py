@@ -1,7 +1,5 @@
 """Name all OpenCL drivers in a directory, and print those that no file of the system names."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

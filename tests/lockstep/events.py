@@ -1,7 +1,5 @@
 """The two events of an endpoint in each generation, as `cereal.lock_step` waits for them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import select
@@ -19,14 +17,6 @@ _NUMBERS = itertools.count()
 
 class Events:
     """The events of an endpoint; written as the harness writes them.
-
-    Args:
-        generation: one of GENERATIONS.
-        endpoint: whose receives wait.
-        prefix: value of OPENPILOT_PREFIX.
-        fake_prefix: value of CEREAL_FAKE_PREFIX.
-        shared: in place of /dev/shm.
-        fifos: where FIFOs lie.
 
     Attributes:
         state: file that describes them.
@@ -88,7 +78,6 @@ class Events:
         return self._is_set(self._ready, 0)
 
     def close(self) -> None:
-        """Remove what was made."""
         for descriptor in (self._called, self._ready):
             os.close(descriptor)
         for path in (*self._paths, self.state):

@@ -25,13 +25,13 @@ from cereal.lock_step import SHARED_MEMORY
 from cereal.schema import read_event
 from cereal.stacks import STACKS
 from cereal.transport.msgq import MsgqTransport
-from cereal.visionipc.layout import endpoint
+from cereal.visionipc.protocol import endpoint
 from cereal.visionipc.server import VisionIpcServer
 from modeld.daemon import PUBLICATIONS
 from modeld.monitoring import PUBLICATION
 from tests.lockstep.events import Events
 from tools.drives.drive import Drive, Message
-from tools.drives.event_bytes import write_stamp
+from tools.messages.event_bytes import write_stamp
 
 ROOT = Path(__file__).parents[2]
 STEP_NS = 20_000_000
@@ -174,7 +174,6 @@ class Harness:
         return collected + self._outputs(last_ns + STEP_NS)
 
     def said(self) -> str:
-        """The log of the process."""
         return (self._directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def _open(self, generation: str) -> None:

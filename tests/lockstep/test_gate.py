@@ -1,7 +1,5 @@
 """The gate of an endpoint: found, passed, interrupted, and told what is wrong with it."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

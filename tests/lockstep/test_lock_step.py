@@ -1,7 +1,5 @@
 """In lock step the process says what the same loop says inside one process, frame by frame."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +21,7 @@ from tests.lockstep.unpadded import Unpadded
 from tests.support.built import built, example_artifact
 from tests.tools.driver_drive import driver_segment, driving_model
 from tools.cli import main
-from tools.compare.judge import cleared, spans_of
+from tools.compare.fields import cleared, spans_of
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.playback.run_drive import PlaybackOptions, play

@@ -1,7 +1,5 @@
 """A drive whose frames have no padding, as the harness's camera server and its own have none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ python -m tests.logs mutations --count 10000    damaged logs, read in full
 python -m tests.logs kills --count 50           writers that are killed, and what they lost
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

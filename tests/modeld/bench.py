@@ -21,9 +21,9 @@ from cereal.pubsub import PubMaster
 from cereal.schema import new_event, read_event
 from cereal.transport import MemoryTransport
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
-from modeld.frames.late_camera import LateCamera
 from modeld.service.config import Config
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.startup import LateCamera
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
 from tests.support.built import built
@@ -195,7 +195,6 @@ class Bench(Car):
         return result
 
     def step(self, frame_id: int) -> StepResult:
-        """One iteration with a frame of this id of each camera, which the model takes."""
         result = self.offer(self.frame_of(frame_id), self.frame_of(frame_id))
         assert result is not None
         return result

@@ -7,12 +7,12 @@ import pytest
 
 from cereal.cameras import CameraSource
 from cereal.clock import Clock, ManualClock
+from modeld.frames.frame_log import SyncLog
 from modeld.frames.frame_sync import FrameSync
-from modeld.frames.sync_log import SyncLog
 from modeld.state.episodes import Episodes
 from modeld.state.loop_state import LoopState
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
+from modeld.store.records import ModelId
 from tests.modeld.bench import Bench, small_artifacts
 
 

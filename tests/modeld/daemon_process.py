@@ -1,7 +1,5 @@
 """A daemon in a process of its own, and its log line by line."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
-from runtime.format.driving_interface import (
-    ActionRule,
-    HistoryRule,
-    ImageRule,
-    Interface,
-    ModelPart,
-)
+from runtime.format.interfaces import ActionRule, HistoryRule, ImageRule, Interface, ModelPart
 from runtime.run.entry import TensorSpec
 
 # Small enough to fill many frames; their cameras come from the configuration.

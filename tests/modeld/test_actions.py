@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS
 from modeld.frames.frame_judge import DropFilter
-from modeld.outputs.actions import (
+from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser
+from modeld.outputs.verdict import (
     Action,
     ActionFilter,
     acceleration_from_plan,
@@ -17,7 +18,6 @@ from modeld.outputs.actions import (
     rule_in_force,
     smooth,
 )
-from modeld.outputs.parse_outputs import DrivingOutputs, OutputParser
 from modeld.vehicle.inputs import ActionTimes
 from tests.modeld.fake_program import SPLIT_ACTION, make_interface, with_heads
 
@@ -183,8 +183,6 @@ def test_without_any_delay_the_command_stays_finite() -> None:
     assert action.curvature_1pm == pytest.approx(0.02, rel=1e-3)
     assert action.acceleration_mps2 == pytest.approx(1.5, abs=0.01)
 
-
-# --- drops ------------------------------------------------------------------------------------
 
 ALPHA = 0.05 / 10.05
 

@@ -1,7 +1,5 @@
 """The alert rules and the dashboard name metrics that there are, in PromQL that can be read."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

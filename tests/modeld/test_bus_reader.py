@@ -8,9 +8,8 @@ import pytest
 from cereal.pubsub import SubMaster
 from cereal.schema import new_event
 from modeld.state.loop_state import Fault
-from modeld.vehicle.bus_reader import BusReader
 from modeld.vehicle.desire import VehicleState
-from modeld.vehicle.inputs import SUBSCRIPTIONS, BusInputs
+from modeld.vehicle.inputs import SUBSCRIPTIONS, BusInputs, BusReader
 from modeld.vehicle.validity import Freshness
 from tests.modeld.bench import MS, Car, Log
 from tests.modeld.conftest import make_episodes
@@ -19,8 +18,6 @@ NO_CAR_STATE = ("no carState", "no carState since 0.5 s")
 
 
 class Reader(Car):
-    """A reader on the bus of a car."""
-
     def __init__(self, *, live: bool = True, **options: Any) -> None:
         super().__init__()
         self.messages = SubMaster(SUBSCRIPTIONS, self.transport, self.clock)

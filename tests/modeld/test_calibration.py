@@ -13,19 +13,14 @@ from numpy.typing import NDArray
 from cereal.errors import MessageError
 from modeld.errors import CameraConfigError
 from modeld.vehicle import calibration as calibration_module
-from modeld.vehicle.calibration import (
-    Calibration,
-    Camera,
-    CameraPlan,
-    DeviceCameras,
-    FrameSizes,
-    find_cameras,
-    find_readouts,
-    read_angles,
-)
-from modeld.vehicle.view_geometry import (
+from modeld.vehicle.calibration import Calibration, CameraPlan, FrameSizes, read_angles
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    Camera,
+    DeviceCameras,
+    find_cameras,
+    find_readouts,
     inverse_pinhole,
     matrix_product,
     rot_from_euler,
@@ -122,9 +117,6 @@ def test_rot_from_euler_applies_roll_then_pitch_then_yaw() -> None:
     about_z = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
     expected = about_z @ about_y @ about_x
     np.testing.assert_allclose(rot_from_euler((0.3, -0.2, 1.1)), expected, atol=1e-12)
-
-
-# --- which camera -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,9 +237,6 @@ def test_configured_sizes_of_a_late_wide_camera_are_checked() -> None:
     calibration.expect_extra()
     with pytest.raises(CameraConfigError, match=r"extra camera: expected frames of 64x64"):
         calibration.check(same)
-
-
-# --- matrices ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["tici", "tizi", "mici"])

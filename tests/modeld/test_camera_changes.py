@@ -12,9 +12,9 @@ from cereal.cameras import RingCameras
 from cereal.clock import ManualClock
 from cereal.errors import FrameError
 from cereal.frames import FrameFormat, FrameRingWriter, nv12_format
-from modeld.frames.late_camera import LateCamera
+from modeld.startup import LateCamera
 from modeld.state.loop_state import Fault
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tests.modeld.bench import BINNED, MS, Log, RingBench
 from tests.modeld.fake_program import TICI, FakeProgram
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modeld.outputs.confidence import (
+from modeld.outputs.verdict import (
     Confidence,
     ConfidenceFilter,
     HardBrakeFilter,

@@ -16,7 +16,7 @@ from modeld.service.config_sources import (
     load_settings,
     sample_config,
 )
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tests.modeld.bench import Patch
 
 # A table that is not closed.
@@ -368,9 +368,6 @@ def test_changed_settings_are_those_that_are_no_defaults() -> None:
         'model = "a b.pkl", camera.road.width = 960, camera.road.height = 540, '
         "camera.road.focal_px = 800.0, realtime.lock_memory = true"
     )
-
-
-# --- the sample -------------------------------------------------------------------------------
 
 
 def test_the_sample_sets_nothing_and_fits_a_terminal(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from modeld.errors import CameraConfigError
 from modeld.service.config import Config
 from modeld.state.loop_state import Fault, LoopState, Phase
 from modeld.vehicle.inputs import DEMO_CAR
-from modeld.vehicle.param_watch import CarWatch
+from modeld.vehicle.model_params import CarWatch
 from modeld.vehicle.params import Params
 from tests.modeld.bench import (
     CAMERAS,

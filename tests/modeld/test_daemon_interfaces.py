@@ -11,7 +11,7 @@ import pytest
 from modeld.model.driving_model import check_interface
 from modeld.vehicle.desire import FadingLaneChange, TimedLaneChange
 from modeld.vehicle.inputs import CarParameters
-from runtime.format.driving_interface import ImageRule, Interface
+from runtime.format.interfaces import ImageRule, Interface
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.revisions import load_revisions
 from tests.modeld.bench import Bench, Log, Patch

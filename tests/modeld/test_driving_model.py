@@ -9,7 +9,7 @@ from cereal.frames import Frame, FrameFormat
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.frames.frame_sync import FramePair
 from modeld.model.driving_model import DrivingModel, ModelInputs
-from runtime.format.driving_interface import HistoryRule, ImageRule, ModelPart
+from runtime.format.interfaces import HistoryRule, ImageRule, ModelPart
 from tests.modeld.bench import Patch, frame_of
 from tests.modeld.fake_program import TICI, FakeProgram, make_interface
 

@@ -132,9 +132,6 @@ def test_a_lane_change_goes_on_where_the_machines_are_alike(machine: str, kept: 
     assert (bench.daemon.lane_change is before) is kept
 
 
-# --- what is remembered -----------------------------------------------------------------------
-
-
 def test_a_note_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
     memory = DriveMemory(tmp_path)
     assert memory.fallback.read() == ""

@@ -1,7 +1,5 @@
 """Fields of the three messages by hand; the bytes of modelV2 that are patched instead of filled."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable
@@ -15,19 +13,17 @@ from numpy.typing import NDArray
 from cereal.schema import new_event, read_event
 from modeld.constants import T_IDXS, X_IDXS
 from modeld.errors import InternalError
-from modeld.outputs.actions import Action
-from modeld.outputs.confidence import Confidence
 from modeld.outputs.fill_message import (
     FrameInfo,
-    FrameVerdict,
+    ModelMessage,
     fill_camera_odometry,
     fill_driving_model_data,
     fill_model_v2,
     fill_outputs,
     path_coefficients,
 )
-from modeld.outputs.model_message import ModelMessage
 from modeld.outputs.parse_outputs import DrivingOutputs
+from modeld.outputs.verdict import Action, Confidence, FrameVerdict
 from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
 from tests.modeld.bench import check_fields
 
@@ -361,6 +357,6 @@ def test_a_number_that_is_computed_of_outputs_is_refused_at_the_start(
             builder = getattr(builder, step)
         setattr(builder, name, value.item() if isinstance(value, np.generic) else value)
 
-    monkeypatch.setattr("modeld.outputs.model_message.fill_outputs", fill)
+    monkeypatch.setattr("modeld.outputs.fill_message.fill_outputs", fill)
     with pytest.raises(InternalError, match=f"modelV2: {field.split('.')[0]}: expected copies"):
         ModelMessage(make_outputs())

@@ -1,7 +1,5 @@
 """A camera process of another user: the wait for cameras says whose the ring is."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

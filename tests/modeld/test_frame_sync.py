@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cereal.frames import Frame, FrameRingReader, FrameRingWriter, MemoryFrameSource
+from modeld.frames.frame_log import MAX_RECEIVES
 from modeld.frames.frame_sync import FramePair
-from modeld.frames.sync_log import MAX_RECEIVES
 from modeld.state.loop_state import Fault
 from tests.modeld.bench import MS, Log, frame_of
 from tests.modeld.conftest import make_sync
@@ -138,9 +138,6 @@ def test_more_than_10_ms_apart_is_an_error_but_still_a_pair(
     assert any("out of sync" in text for text in said) is logged
 
 
-# --- stamps that are none ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("per_frame_ns", "said", "faults"),
     [
@@ -189,9 +186,6 @@ def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(both: Cameras, cap
     assert [ids(pair) for pair in pairs[10:]] == [(index, index) for index in range(10, 15)]
     assert all(pair is not None and not pair.lacks_extra and not pair.apart for pair in pairs[10:])
     assert "check its rate and that both cameras use one clock" in caplog.text
-
-
-# --- an extra camera that is lost -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,9 +270,6 @@ def test_a_call_takes_one_frame_of_the_main_camera_at_most(silent: range | None)
         pair = sync.receive()
         assert main.received <= before + 1
         assert pair is None or pair.main.frame_id == main.received, "the newest one"
-
-
-# --- on rings ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streams", [("road",), ("road", "wideRoad")])

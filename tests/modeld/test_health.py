@@ -1,7 +1,5 @@
 """The health message and its facts: what it says of loop, model, process and machine."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
@@ -15,17 +13,14 @@ import runtime
 from cereal.clock import ManualClock
 from cereal.errors import TransportError
 from cereal.schema import content, member_name, read_event
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.health import reporter as health_module
 from modeld.health.metrics import MetricsFile
 from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
-from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
-from modeld.model.load_models import LoadedModel
-from modeld.model.model_facts import facts_of, versions
-from modeld.service.process_figures import Temperature
+from modeld.health.snapshot import SelfTestFacts, ServiceFacts, Temperature, TestResult
+from modeld.model.load_models import LoadedModel, facts_of, versions
 from modeld.service.realtime import Effect
-from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.state.stages import BOUNDS_MS, NS_PER_MS
+from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState, Phase
 from tests.modeld.bench import Patch, check_fields, eventually, small_artifacts
 
 NS_PER_S = 1_000_000_000

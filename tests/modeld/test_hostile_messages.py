@@ -1,7 +1,5 @@
 """Every hostile message is looked at, rejected or taken, and costs no memory that stays."""
 
-from __future__ import annotations
-
 import logging
 import os
 
@@ -12,8 +10,7 @@ from cereal.pubsub import SubMaster
 from cereal.transport import MemoryTransport
 from modeld.state.episodes import Episodes
 from modeld.state.loop_state import LoopState
-from modeld.vehicle.bus_reader import BusReader
-from modeld.vehicle.inputs import SUBSCRIPTIONS
+from modeld.vehicle.inputs import SUBSCRIPTIONS, BusReader
 from modeld.vehicle.validity import Freshness
 from tests.support.hostile import HostileMessages, own_memory_mib
 

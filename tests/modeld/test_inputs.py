@@ -65,8 +65,6 @@ def test_delays_and_action_times_of_the_generations(
     assert found == pytest.approx(expected)
 
 
-# --- the car ----------------------------------------------------------------------------------
-
 LONG, STEER = "carParams.longitudinalActuatorDelay", "carParams.steerActuatorDelay"
 
 

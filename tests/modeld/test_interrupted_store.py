@@ -7,8 +7,6 @@ Python's audit hooks see of files below the store: openings, makings, renamings,
 of mode.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -25,10 +23,8 @@ from typing import Any
 import pytest
 
 from modeld.errors import StoreError
-from modeld.store.manifest import ModelId
-from modeld.store.model_store import ModelStore
-from modeld.store.removal import remove
-from modeld.store.selection import Selected
+from modeld.store.model_store import ModelStore, remove
+from modeld.store.records import ModelId, Selected
 from tests.modeld.bench import small_artifacts
 from tests.support.selection import quick_cases
 

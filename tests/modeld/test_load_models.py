@@ -14,8 +14,8 @@ from modeld.model.driving_model import check_interface, try_driving
 from modeld.model.load_models import Before, Loader, ModelKind, Models, load_models
 from modeld.service.config import Config
 from modeld.state.drive_memory import DriveMemory
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
+from modeld.store.records import ModelId
 from runtime.errors import ArtifactError
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import SMALL
@@ -153,9 +153,6 @@ def test_a_device_that_comes_back_between_both_models_does_not_end_the_fallback(
     assert (models.first.path.name, models.fallback) == ("b.pkl", None)
     assert (models.reason, models.is_remembered) == ("it hung", True)
     assert OTHER in caplog.text
-
-
-# --- of a store -------------------------------------------------------------------------------
 
 
 def stored(directory: Path, b: str = "driving") -> tuple[ModelStore, Path, Path]:

@@ -1,7 +1,5 @@
 """Metrics: what a reader finds in their file, where it cannot be written, figures and sensors."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -13,24 +11,21 @@ import pytest
 
 from modeld.health.metrics import MetricsFile, metrics_text
 from modeld.health.snapshot import (
+    MOST_TEMPERATURES,
     Earlier,
+    FigureReader,
+    Figures,
     HealthSnapshot,
     SelfTestFacts,
     ServiceFacts,
-    TestResult,
-    take_snapshot,
-)
-from modeld.service.process_figures import (
-    MOST_TEMPERATURES,
-    FigureReader,
-    Figures,
     Temperature,
+    TestResult,
     find_sensors,
     read_temperatures,
+    take_snapshot,
 )
 from modeld.service.realtime import Effect
-from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.state.stages import BOUNDS_MS, NS_PER_MS
+from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState, Phase
 from tests.cereal.shared import largest_file
 from tests.modeld.bench import Log, eventually
 from tests.modeld.test_health import Line
@@ -177,9 +172,6 @@ def test_of_sensors_of_one_name_the_hottest_counts() -> None:
     both = (Temperature("nvme", 40.0), Temperature("nvme", 50.0), Temperature("nvme", 45.0))
     samples, _ = parse(metrics_text(replace(snapshot(), temperatures=both), 0.0))
     assert value(samples, "temperature_celsius", sensor="nvme") == 50
-
-
-# --- the file ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

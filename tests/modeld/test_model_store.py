@@ -1,7 +1,5 @@
 """The store of models: what it refuses, and that it is whole whatever interrupts a command."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -15,13 +13,11 @@ from typing import Any
 import pytest
 
 from modeld.errors import ModelInterfaceError, StoreError
-from modeld.store.manifest import ModelId, StoreManifest, parse_manifest
-from modeld.store.model_store import ModelStore, candidates
-from modeld.store.removal import remove, version_at
-from modeld.store.selection import Selected
+from modeld.store.model_store import ModelStore, remove, version_at
+from modeld.store.records import ModelId, Selected, StoreManifest, parse_manifest
 from runtime.format.artifact import read_artifact
 from tests.cereal.shared import largest_file
-from tests.modeld.bench import Log, small_artifacts
+from tests.modeld.bench import small_artifacts
 
 ROOT = Path(__file__).parents[2]
 A, B, C, M = (ModelId(name, "1") for name in "abcm")
@@ -79,9 +75,6 @@ def flip_last(data: bytes) -> bytes:
 
 
 WHOLE = [".lock", "a@1", "b@1", "m@1", "selection.json"]
-
-
-# --- what is added ----------------------------------------------------------------------------
 
 
 def test_what_is_added_is_the_artifact_and_a_manifest(store: Store, artifacts: Path) -> None:
@@ -245,9 +238,6 @@ def test_names_that_could_leave_the_store_are_refused(word: str) -> None:
     assert str(ModelId.checked("a" * 64, "1.0-b_2")) == "a" * 64 + "@1.0-b_2"
 
 
-# --- what is read -----------------------------------------------------------------------------
-
-
 def changed(**changes: Any) -> Change:
     return lambda data: json.dumps({**json.loads(data), **changes}).encode()
 
@@ -319,7 +309,7 @@ def test_what_others_may_write_is_refused(store: Store, mode: int, place: str) -
         store.choose(B)
     if not place:
         with pytest.raises(StoreError, match="chmod go-w"):
-            candidates(store.directory, "driving")
+            store.candidates("driving")
 
 
 def test_a_missing_store_and_a_missing_model_say_what_to_do(tmp_path: Path, store: Store) -> None:
@@ -330,7 +320,7 @@ def test_a_missing_store_and_a_missing_model_say_what_to_do(tmp_path: Path, stor
         store.choose(ModelId("x", "1"))
     # As of a closed directory, which is none for root: the system refuses the name.
     with pytest.raises(StoreError, match=r"expected a store of models, got File name too long; "):
-        candidates(tmp_path / ("x" * 300), "driving")
+        ModelStore(tmp_path / ("x" * 300)).candidates("driving")
 
 
 def test_a_name_alone_means_its_one_version(store: Store, artifacts: Path) -> None:
@@ -345,22 +335,19 @@ def test_a_name_alone_means_its_one_version(store: Store, artifacts: Path) -> No
             store.find(name)
 
 
-# --- what is selected -------------------------------------------------------------------------
-
-
 def test_selecting_keeps_what_was_before_and_rolling_back_swaps(store: Store) -> None:
     assert store.selection() == {"driving": Selected(B, A)}
     assert store.back() == Selected(A, B)
     assert store.back() == Selected(B, A)
     # Selecting what is selected must not make it its own predecessor.
     assert store.choose(B) == Selected(B, A)
-    assert candidates(store.directory, "driving") == ([store.path_of(B), store.path_of(A)], [])
+    assert store.candidates("driving") == ([store.path_of(B), store.path_of(A)], [])
 
 
 def test_each_role_has_its_own(store: Store) -> None:
     said = "expected a model selected for monitoring, found none; choose one with"
     with pytest.raises(StoreError, match=said):
-        candidates(store.directory, "monitoring")
+        store.candidates("monitoring")
     store.choose(M, "monitoring")
     store.choose(A, "fallback")
     assert store.selection() == {
@@ -368,7 +355,7 @@ def test_each_role_has_its_own(store: Store) -> None:
         "fallback": Selected(A),
         "monitoring": Selected(M),
     }
-    assert candidates(store.directory, "monitoring") == ([store.path_of(M)], [])
+    assert store.candidates("monitoring") == ([store.path_of(M)], [])
     for model, role, text in (
         (A, "monitoring", "expected a model of kind monitoring for monitoring"),
         (M, "fallback", "kind driving for fallback, found monitoring"),
@@ -386,19 +373,6 @@ def test_a_model_that_fails_its_self_test_is_not_selected(store: Store) -> None:
     with pytest.raises(ModelInterfaceError, match="the self-test failed"):
         store.back("driving", refuse)
     assert store.selection()["driving"] == Selected(B, A)
-
-
-def test_a_damaged_selected_model_gives_way_to_the_one_before(store: Store, caplog: Log) -> None:
-    store.damage(flip_last, B)
-    found, problems = candidates(store.directory, "driving")
-    assert found == [store.path_of(A)]
-    assert len(problems) == 1
-    assert "b@1/artifact.pkl: expected file sha256" in caplog.text
-    store.damage(flip_last, A)
-    said = r"b@1.*; .*a@1.*add it again, or choose another"
-    with pytest.raises(StoreError, match=said) as caught:
-        candidates(store.directory, "driving")
-    assert "\n" not in str(caught.value)
 
 
 def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: Store) -> None:
@@ -432,7 +406,7 @@ def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: Store) -> None:
 def test_a_damaged_selection_is_refused(store: Store, content: bytes, text: str) -> None:
     (store.directory / "selection.json").write_bytes(content)
     with pytest.raises(StoreError, match=rf"selection\.json: .*{text}.*select the models again"):
-        candidates(store.directory, "driving")
+        store.candidates("driving")
 
 
 def test_a_full_disk_leaves_nothing(store: Store, artifacts: Path) -> None:

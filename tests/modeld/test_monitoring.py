@@ -16,7 +16,7 @@ from modeld.errors import ModelInterfaceError
 from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
 from modeld.service.config import Config
 from modeld.state.loop_state import Fault
-from modeld.vehicle.driver_camera import driver_transform, find_driver_camera
+from modeld.vehicle.cameras import driver_transform, find_driver_camera
 from tests.modeld.bench import Log
 from tests.modeld.fake_program import TICI
 from tests.modeld.monitoring_program import METADATA_2025, MonitoringProgram
@@ -264,9 +264,6 @@ def test_a_wait_that_ends_with_the_loop_misses_no_frame(driver: Driver, waits: i
     driver.camera.on_wait = lambda: stop.set() if next(seen) == waits - 1 else None
     driver.monitoring.run_forever(stop)
     assert driver.monitoring.state.faults.get(Fault.NO_FRAME, 0) == waits - 1
-
-
-# --- the view of the driver's camera ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import new_event
-from modeld.outputs.fill_driver_state import MonitoringFrame, fill_driver_state
-from modeld.outputs.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.outputs.driver_state import (
+    MonitoringFrame,
+    MonitoringOutputs,
+    MonitoringParser,
+    fill_driver_state,
+    nobody,
+)
 from runtime.errors import ArtifactError
-from runtime.format.monitoring_interface import parse_monitoring_interface
+from runtime.format.interfaces import parse_monitoring_interface
 from tests.modeld.monitoring_program import METADATA_2025, METADATA_2026, metadata, slices_2026
 
 # sigmoid(ln 3) = 3/4, sigmoid(ln 9) = 9/10, sigmoid(0) = 1/2; exp(ln 2) = 2.

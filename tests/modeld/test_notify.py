@@ -121,9 +121,6 @@ def test_a_manager_that_is_gone_or_full_does_not_hold_us_up(
     assert manager.recv(100) == b"WATCHDOG=1"
 
 
-# --- whether the car is parked ----------------------------------------------------------------
-
-
 def event(service: str, *, started: bool = False) -> bytes:
     built = new_event(service, mono_time_ns=1, valid=True)
     if service == "deviceState":

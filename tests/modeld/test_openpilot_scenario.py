@@ -7,8 +7,6 @@ but its parameters: no calibration, so everything is published, and marked inval
 runs after drops gets a calibration too, or validity would say nothing of the drops.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time
@@ -79,7 +77,6 @@ class Car:
         time.sleep(1.0)
 
     def send(self, frame_id: int, *cameras: str) -> None:
-        """The state of each camera, then its frame."""
         sof_ns, eof_ns = frame_id * FRAME_NS, (frame_id + 1) * FRAME_NS
         for camera in cameras or CAMERAS:
             event = self.states.new(camera)

@@ -13,7 +13,7 @@ import pytest
 from cereal.schema import new_event
 from modeld.errors import ParameterError
 from modeld.vehicle.inputs import CarParameters
-from modeld.vehicle.param_values import (
+from modeld.vehicle.model_params import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,
@@ -24,10 +24,12 @@ from modeld.vehicle.param_values import (
     IS_RHD,
     OWN_DELAY,
     PARAMETERS,
+    CarWatch,
     StoredCalibration,
     StoredDelay,
+    UserDelay,
+    tell_differences,
 )
-from modeld.vehicle.param_watch import CarWatch, UserDelay, tell_differences
 from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
 from runtime.format.manifest import ModelSource
 from tests.modeld.bench import Log, Patch, car_event, car_parameter
@@ -66,9 +68,6 @@ def put(directory: Path, key: str, data: bytes, age_s: float = 60.0) -> None:
     stamp = other.stat().st_mtime - age_s
     os.utime(other, (stamp, stamp))
     other.rename(directory / key)
-
-
-# --- files ------------------------------------------------------------------------------------
 
 
 def test_parameter_is_the_content_of_its_file(tmp_path: Path) -> None:
@@ -165,9 +164,6 @@ def test_the_link_that_the_stack_makes_may_come_to_lead_elsewhere(tmp_path: Path
     assert before is not None
     assert before.name == "OLD CAR"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "first", "second"]
-
-
-# --- values -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,9 +280,6 @@ def test_every_flipped_byte_gives_a_value_or_one_typed_error(
 
 def test_every_known_key_is_another_one() -> None:
     assert len({parameter.key for parameter in PARAMETERS}) == len(PARAMETERS) == 13
-
-
-# --- what the loop makes of them --------------------------------------------------------------
 
 
 def test_user_delay_is_looked_up_each_60_updates(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from modeld.outputs.parse_outputs import (
     sigmoid,
     softmax,
 )
-from runtime.format.driving_interface import Interface, ModelPart
+from runtime.format.interfaces import Interface, ModelPart
 from tests.modeld.fake_program import make_interface
 
 LN2, LN3 = math.log(2.0), math.log(3.0)

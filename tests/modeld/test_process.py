@@ -1,7 +1,5 @@
 """The daemon's own process: what it says, publishes and loads, and how it stops and reloads."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -11,8 +9,8 @@ import pytest
 
 from cereal.schema import read_event
 from cereal.transport import ZmqTransport
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
+from modeld.store.records import ModelId
 from tests.faults.cameras import Cameras
 from tests.faults.service import Service
 from tests.modeld.bench import Patch, car_event, car_parameter
@@ -25,9 +23,6 @@ pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
 
 A, B = ModelId("a", "1"), ModelId("b", "1")
 ASKS_FOR_TIME = "EXTEND_TIMEOUT_USEC=60000000"
-
-
-# --- with a model of its own ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -86,9 +81,6 @@ def test_takes_the_car_of_the_parameter_and_publishes(
     process.wait_for("the stack's model is 'Other' (no ref, generation 0)")
     assert process.stop_by(signal.SIGTERM) == 0
     assert process.said()[-1] == "stopping"
-
-
-# --- with a store of models -------------------------------------------------------------------
 
 
 def running_store(store: ModelStore, *more: str) -> AbstractContextManager[DaemonProcess]:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import pytest
 
 from cereal.clock import ManualClock
-from modeld.frames.sync_log import EXTRA_LOST
+from modeld.frames.frame_log import EXTRA_LOST
 from modeld.service import service_log
 from modeld.service.log_format import MAX_MESSAGE, MOST, PERIOD_NS, entry_of
 from modeld.service.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
@@ -83,9 +83,6 @@ def read_all(reading: int) -> str:
     except BlockingIOError:
         pass
     return found.decode()
-
-
-# --- lines ------------------------------------------------------------------------------------
 
 
 def fail() -> None:
@@ -236,9 +233,6 @@ def test_what_was_installed_before_is_restored() -> None:
     assert same.getvalue().count("once") == 1
 
 
-# --- limits -----------------------------------------------------------------------------------
-
-
 def test_records_of_one_place_are_limited_and_counted(file: LogFile) -> None:
     clock = ManualClock(1)
     with file.log(clock=clock) as log:
@@ -286,9 +280,6 @@ def test_outages_of_one_kind_leave_the_lines_of_others(file: LogFile) -> None:
     last = f"service {MOST + 4}: message rejected"
     assert lines[MOST + 4 : MOST + 6] == [last, "extra camera lost"]
     assert lines[-1].startswith("extra camera resumed after ")
-
-
-# --- streams that take nothing ----------------------------------------------------------------
 
 
 def flood(count: int, level: int = logging.DEBUG) -> None:

@@ -115,7 +115,7 @@ def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: P
         ("modeld.vehicle.params", "LIMIT_BYTES", 1 << 20),
         ("tools.service.running_models", "ANSWER_S", 1.6),
         ("modeld.process", "BUILD_S", 60.0),
-        ("modeld.service.process_figures", "MOST_TEMPERATURES", 16),
+        ("modeld.health.snapshot", "MOST_TEMPERATURES", 16),
         ("modeld.service.realtime", "STACK_BYTES", 256 << 10),
         ("modeld.service.realtime", "SWITCH_INTERVAL_S", 0.0005),
         ("modeld.service.service_log", "CAPACITY", 1024),
@@ -129,7 +129,7 @@ def test_too_few_open_files_are_refused(limit: int, enough: bool, monkeypatch: P
         ("modeld.supervisor", "PARKED_NS", 5 * NS_PER_S),
         ("modeld.supervisor", "PROGRESS_NS", NS_PER_S),
         ("modeld.supervisor", "TICK_S", 0.025),
-        ("modeld.frames.sync_log", "MAX_RECEIVES", 60),
+        ("modeld.frames.frame_log", "MAX_RECEIVES", 60),
     ],
 )
 def test_limits_are_those_that_were_decided(module: str, name: str, value: float) -> None:

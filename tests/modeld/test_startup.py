@@ -139,9 +139,6 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
     assert found_streams(stop)[1]
 
 
-# --- the car ----------------------------------------------------------------------------------
-
-
 def write_param(directory: Path) -> None:
     (directory / ".tmp_value").write_bytes(car_parameter(car_event("FILE CAR")))
     (directory / ".tmp_value").rename(directory / "CarParams")
@@ -182,9 +179,6 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
     assert car == CarParameters(0.25, "BUS CAR")
     said = [text for text in caplog.messages if "not used" in text]
     assert [text.split(" ")[0] for text in said] == ["parameter", "message"]
-
-
-# --- signals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,9 +238,6 @@ def test_signals_are_left_alone_outside_the_main_thread() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
-
-
-# --- what a wait says -------------------------------------------------------------------------
 
 
 class Polls(threading.Event):
@@ -329,9 +320,6 @@ def test_a_camera_that_is_there_and_cannot_be_read_is_said(waiting: Episodes, ca
     assert text.startswith(
         f"waiting for camera streams of '{SERVER}': {ring}: expected to read a frame ring, got "
     )
-
-
-# --- what ends a start ------------------------------------------------------------------------
 
 
 def test_run_needs_a_model_and_a_defect_is_one_line(monkeypatch: Patch, caplog: Log) -> None:

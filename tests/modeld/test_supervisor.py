@@ -16,10 +16,10 @@ from modeld.errors import RunTimeoutError
 from modeld.frames.frame_sync import EXTRA_WAIT_MS
 from modeld.service.config import LONGEST_WAIT_MS
 from modeld.service.notify import Notifier
+from modeld.state.episodes import NS_PER_S
 from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 from modeld.supervisor import (
     LONGEST_PATIENCE_NS,
-    NS_PER_S,
     PARKED_NS,
     PROGRESS_NS,
     Ending,
@@ -54,9 +54,6 @@ def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_err
     assert watched.end_by_itself() is Ending.STOPPED
     # Progress counts from the start until the loop's first wait.
     assert begun_ns[0] > 0
-
-
-# --- runs that hang ---------------------------------------------------------------------------
 
 
 def test_a_run_that_hangs_is_left_behind_and_the_fallback_goes_on() -> None:
@@ -187,9 +184,6 @@ def test_a_run_that_ends_at_the_last_moment_is_not_given_up() -> None:
     with guard.running():
         assert not guard.abandon(began_ns)
         assert not guard.abandon(0)
-
-
-# --- what is told -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,9 +320,6 @@ def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
     watched.state.fallback, watched.loop.raises = "lost", ValueError("x")
     watched.thread.join(SOON_S)
     assert seen[-1] == "lost"
-
-
-# --- a new start ------------------------------------------------------------------------------
 
 
 WAITS = "reload deferred until the car is parked"

@@ -12,8 +12,6 @@ Examples:
     python -m tests.mutants --only modeld --limit-s 300
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -43,7 +41,6 @@ SLOW_S = 5.0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
         description=(__doc__ or "").partition("\n\nExamples")[0],
@@ -87,7 +84,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def slow_tests(tree: Path) -> frozenset[str]:
-    """Return the names of the tests that `make test` leaves out."""
     python = str(tree / ".venv/bin/python")
     command = [python, "-m", "pytest", "-q", "--collect-only", "-m", "slow"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
@@ -115,7 +111,6 @@ class Run:
 
     @property
     def quick(self) -> frozenset[int]:
-        """The faults that `make test` catches."""
         results = self.results.items()
         return frozenset(n for n, r in results if r.verdict == "caught" and r.by not in self.slow)
 

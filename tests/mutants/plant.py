@@ -5,8 +5,6 @@ quick ones. A fault in a function runs the tests that met its probe; one of a wh
 tests whose files import that module, directly or not.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -45,7 +43,6 @@ class Result:
     seconds: float
 
     def row(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return asdict(self)
 
 

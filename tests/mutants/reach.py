@@ -7,8 +7,6 @@ share it. What is built once a run counts for the file that asked first, so a sh
 small than too large.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The table of what was caught, by package, and the survivors by file and line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Faults that are planted: what they are, which tests meet them, and what is said of them."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
@@ -11,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.faults import PACKAGES, Fault, draw, faults_of
-from tests.mutants.plant import Result, judge, ordered
+from tests.mutants.plant import judge
 from tests.mutants.reach import REACHED, Suite, place_probes, read_suite
-from tests.mutants.table import table
 
 ROOT = Path(__file__).parents[2]
 MODULE = '''"""Doubles."""
@@ -117,48 +114,9 @@ def test_a_fault_is_caught_or_survives_and_is_taken_out_again(
 
 
 @pytest.mark.slow
-def test_a_test_that_fails_without_the_fault_catches_nothing(tree: Path) -> None:
-    (tree / "test_lib.py").write_text("def test_broken():\n    assert False\n")
-    tests = ["test_lib.py::test_broken"]
-    suite = Suite({0: set(tests)}, {tests[0]: 0.1})
-    assert judge(tree, 0, fault_at(9, "operator"), tests, suite, 60.0).verdict == "survived"
-
-
-@pytest.mark.slow
 def test_a_fault_that_keeps_a_conftest_from_being_imported_is_caught(tree: Path) -> None:
     (tree / "conftest.py").write_text("from lib import LIMIT\n\nassert LIMIT == 3\n")
     tests = ["test_lib.py::test_doubles"]
     suite = Suite({0: set(tests)}, {tests[0]: 0.1})
     result = judge(tree, 0, fault_at(2, "constant"), tests, suite, 60.0)
     assert (result.verdict, result.by) == ("caught", "pytest ended with 4")
-
-
-def test_near_and_quick_tests_are_run_first() -> None:
-    fault = Fault("modeld/frames/frame_sync.py", 0, 1, "2", 1, None, "constant")
-    seconds = {
-        "tests/tools/test_cli.py::test_a": 0.1,
-        "tests/modeld/test_desire.py::test_b": 3.0,
-        "tests/modeld/test_frame_sync.py::test_c": 2.0,
-        "tests/modeld/test_frame_sync.py::test_d": 1.0,
-        "tests/modeld/test_params.py::test_e": 0.2,
-    }
-    found = [test[-1] for test in ordered(fault, seconds, seconds)]
-    assert found == ["d", "c", "e", "b", "a"]
-
-
-def test_the_table_counts_by_package_and_names_survivors(tmp_path: Path) -> None:
-    faults = []
-    for package in PACKAGES:
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "lib.py").write_text(MODULE)
-        faults += [f for f in faults_of(f"{package}/lib.py", MODULE) if f.line == 2]
-    verdicts = ("caught", "survived", "caught", "unreached", "caught")
-    results = {n: Result(n, verdict, "", 1, 1.0) for n, verdict in enumerate(verdicts)}
-    text = table(tmp_path, faults, results, frozenset({0, 4}))
-    assert "| cereal | 1 | 1/1 (100 %) | 1/1 (100 %) |" in text
-    assert "| runtime | 1 | 0/1 (0 %) | - |" in text
-    assert "| all | 5 | 3/5 (60 %) | 2/3 (67 %) |" in text
-    survivors, _, slow_only = text.partition("Caught by slow tests only:")
-    assert "* survived   runtime/lib.py:2  3  ->  4" in survivors
-    assert "* unreached  modeld/lib.py:2" in survivors
-    assert "scheduler/lib.py:2" in slow_only

@@ -4,8 +4,6 @@ Of one kind each: "node" (single operators, made by code), "simple", "pytorch-op
 "pytorch-converted" (files), "light" (known networks with made-up weights).
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
@@ -37,7 +35,6 @@ class SuiteCase:
         return self.source.name if self.kind == "node" else f"{self.kind}/{self.source.name}"
 
     def model(self) -> onnx.ModelProto:
-        """Return the model; file based ones are read."""
         return self.source.model or onnx.load(self._path())
 
     def data_sets(self, model: onnx.ModelProto) -> Iterator[tuple[Values, Values]]:

@@ -5,8 +5,6 @@ run. `--onnx-failures FILE` writes what failed, by operator. `--onnx-sample N --
 of all cases, some of every operator; what the figures must be is then said of a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path

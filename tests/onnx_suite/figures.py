@@ -84,7 +84,6 @@ class Figures:
         return sum(r.done for r in counted) / max(1, len(counted))
 
     def problems(self) -> list[str]:
-        """Return what is too low, one sentence each."""
         found = []
         if self.share < LEAST_SHARE:
             found.append(f"share in scope {self.share:.1%}, expected {LEAST_SHARE:.0%} or more")

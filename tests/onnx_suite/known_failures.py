@@ -3,8 +3,6 @@
 Names are patterns; every one must match a test. Refusals and crashes are failures all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 KNOWN_FAILURES: Mapping[str, str] = {

@@ -5,8 +5,6 @@ One that works after all fails as "stale": then the exclusion goes. docs/onnx-su
 reasons for users.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

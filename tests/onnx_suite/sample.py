@@ -1,7 +1,5 @@
 """A seeded part of the suite with something of every operator: `--onnx-sample N --onnx-seed S`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
@@ -16,11 +14,6 @@ def sampled(cases: Sequence[tuple[T, Collection[str]]], count: int, seed: int) -
     In turn, each operator has one drawn of its cases that are still left, in an order of operators
     that is drawn, too: with as many cases as operators, none is without. Equal seeds give equal
     samples, in every process.
-
-    Args:
-        cases: each with its operators.
-        count: how many.
-        seed: of the generator.
     """
     rng = np.random.default_rng(seed)
     by_operator: dict[str, list[int]] = {}

@@ -1,12 +1,10 @@
 """The figures, the table and the sample themselves: what counts as what, and which are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from tests.onnx_suite.figures import LEAST_NODE_TESTS, Figures, Result, failures_by_operator
+from tests.onnx_suite.figures import LEAST_NODE_TESTS, Figures, Result
 from tests.onnx_suite.out_of_scope import IN_SCOPE, Traits, exclusion_of, is_in_scope
 from tests.onnx_suite.sample import sampled
 
@@ -39,21 +37,6 @@ def test_the_share_counts_failures_and_refusals_against_us() -> None:
     elsewhere = replace(FAILED, in_scope=False)
     assert Figures((ON_DEVICE, elsewhere)).share == 1.0
     assert Figures(()).problems() != []
-
-
-def test_results_survive_the_way_from_a_worker() -> None:
-    assert Result.from_data(FOLDED.as_data()) == FOLDED
-
-
-def test_failures_are_listed_by_operator() -> None:
-    other = replace(FAILED, operators=("Add", "Div"), name="test_other")
-    lines = list(failures_by_operator([FAILED, other]))
-    assert lines == [
-        "Abs: 1",
-        "    test_abs: ModelError: no",
-        "Add Div: 1",
-        "    test_other: ModelError: no",
-    ]
 
 
 def test_a_listed_operator_with_text_is_out_of_scope_and_not_counted() -> None:
@@ -89,13 +72,6 @@ def test_a_sample_has_some_of_every_operator_and_is_the_same_each_time(seed: int
     assert drawn == [name for name, _ in CASES if name in drawn]
     known = dict(CASES)
     assert set().union(*(known[name] for name in drawn)) == OPERATORS
-
-
-def test_samples_have_the_size_asked_for_and_differ_by_seed() -> None:
-    assert [len(sampled(CASES, n, 1)) for n in (0, 1, 35, 36, 99)] == [0, 1, 35, 36, 36]
-    assert sampled(CASES, 99, 1) == [name for name, _ in CASES]
-    assert len({tuple(sampled(CASES, 9, seed)) for seed in range(20)}) > 15
-    assert sampled([], 3, 0) == []
 
 
 def test_figures_of_a_sample_say_so_and_are_judged_by_shares() -> None:

@@ -4,8 +4,6 @@ Every test passes, or is out of scope and refused with a clear error, or is a kn
 reason. See docs/onnx-suite.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase

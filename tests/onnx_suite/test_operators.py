@@ -1,7 +1,5 @@
 """Every operator case of ours, compiled and run on the device, against the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

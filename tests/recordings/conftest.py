@@ -1,7 +1,5 @@
 """Devices that record launches, each by another extension, and what the layer has counted."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

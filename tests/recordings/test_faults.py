@@ -1,7 +1,5 @@
 """A daemon whose runs are replays: what it does when one fails, or never returns, is as before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

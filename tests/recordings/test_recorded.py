@@ -3,8 +3,6 @@
 They run under layer.c, in a process of their own: tests/runtime/test_recording.py.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys
@@ -225,7 +223,7 @@ def test_what_the_megakernel_leaves_out_is_recorded_with_it(
 def test_bench_compares_both_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tools.bench.submission.PAUSE_S", 0.0)
+    monkeypatch.setattr("tools.bench.host.PAUSE_S", 0.0)
     monkeypatch.setenv(KIND, "qcom")
     monkeypatch.setenv("RUNTIME_RECORD", "1")
     words = ["bench", str(tiny.write(tmp_path / "tiny.pkl")), "--submission", "--device", "pocl"]

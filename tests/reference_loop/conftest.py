@@ -40,7 +40,6 @@ def views() -> dict[Any, Any]:
 
 @pytest.fixture
 def example() -> Iterator[Callable[[str], Example]]:
-    """Opens the example of a revision."""
     programs = []
 
     def make(name: str) -> Example:

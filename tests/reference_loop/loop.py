@@ -143,7 +143,6 @@ class Model:
         self.vector = np.zeros(0, np.float32)
 
     def run(self, given: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
-        """Heads of a run; states go from run to run."""
         feed = {
             name: np.asarray(given[name]).reshape(shape).astype(kind)
             for name, (shape, kind) in self.inputs.items()
@@ -197,7 +196,6 @@ class Loop:
         self.drops, self.count = 0.0, 0
 
     def step(self, now: Moment) -> dict[str, dict[str, Any]] | None:
-        """The messages of a moment; None where it publishes nothing."""
         facts = self.facts
         if now.rpy is not None:
             self.matrices = {

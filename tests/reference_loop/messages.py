@@ -168,7 +168,6 @@ def driving_model_data(parsed: dict[str, Any], about: About) -> dict[str, Any]:
 
 
 def camera_odometry(parsed: dict[str, Any], about: About) -> dict[str, Any]:
-    """Fields of `cameraOdometry`."""
     return {
         "frameId": about.frame_id,
         "timestampEof": about.eof_ns,

@@ -8,7 +8,7 @@ from cereal.frames import Frame, FrameFormat, MemoryFrameSource
 from cereal.schema import new_event
 from modeld.daemon import PUBLICATIONS, Daemon
 from modeld.service.config import Config
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import read_car_parameters
 from runtime.run.program import Program
 from tests.modeld import bench
@@ -76,7 +76,6 @@ class Product(bench.Car):
 
 
 def layout(picture: Picture) -> FrameFormat:
-    """The format of a picture's buffer."""
     size = picture.width, picture.height
     return FrameFormat(*size, picture.stride, picture.uv_offset, picture.data.size)
 

@@ -11,9 +11,6 @@ T = [10.0 * (i / 32) ** 2 for i in range(33)]
 DT = 0.05
 
 
-# --- curvature, acceleration and stopping -------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Action:
     """1/m positive to the right, m/s^2, and whether to stand still."""

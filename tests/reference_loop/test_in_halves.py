@@ -26,7 +26,7 @@ from tests.scheduler.support.revisions import models_of
 from tools.compare.tolerances import Tolerance, read_tolerances
 
 pytestmark = pytest.mark.opencl
-FRAMES, QUICK_FRAMES = 40, 8
+FRAMES = 40
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 LISTS = re.compile(r"\b(laneLines|roadEdges|leadsV3|disengagePredictions)\b(?=\.)")
 
@@ -105,19 +105,14 @@ def near(values: list[Any], others: list[Any], allowed: Tolerance) -> bool:
     return a.shape == b.shape and bool(((np.abs(a - b) <= limit) | (a == b)).all())
 
 
-@pytest.mark.parametrize(
-    ("name", "frames"),
-    [
-        ("supercombo-2026", QUICK_FRAMES),
-        *(pytest.param(name, FRAMES, marks=pytest.mark.slow) for name in TABLE),
-    ],
-)
+@pytest.mark.slow  # kernels of wide halves have quick tests in tests/scheduler/passes
+@pytest.mark.parametrize("name", TABLE)
 def test_messages_are_those_of_float32_with_weights_of_halves(
-    name: str, frames: int, pictures: list[Picture], tmp_path: Path
+    name: str, pictures: list[Picture], tmp_path: Path
 ) -> None:
-    drive = make_drive(pictures, frames)
+    drive = make_drive(pictures, FRAMES)
     wide, plain = (
         published(name, drive, tmp_path / str(values), values=values) for values in (True, False)
     )
-    assert sum(map(bool, wide)) > frames // 2
+    assert sum(map(bool, wide)) > FRAMES // 2
     assert beyond(plain, wide) == {}

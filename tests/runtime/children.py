@@ -1,7 +1,5 @@
 """Fresh processes of tests that are about what a process finds when it starts, and what it says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -51,7 +49,6 @@ def start(code: str, cache: Path, *arguments: object, **environment: str) -> sub
 
 
 def run(code: str, cache: Path, **environment: str) -> tuple[int, str, str]:
-    """Return how such a process ended, and what it wrote."""
     process = start(code, cache, **environment)
     out, err = process.communicate(timeout=240)
     return process.returncode, out, err

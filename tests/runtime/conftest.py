@@ -11,12 +11,10 @@ from tests.runtime import tiny
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
-    """The tiny artifact, as written by `write_artifact`."""
     return tiny.write(tmp_path / "tiny.pkl")
 
 
 @pytest.fixture
 def program(artifact: Path) -> Iterator[Program]:
-    """The tiny artifact, loaded."""
     with load_program(artifact) as loaded:
         yield loaded

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import ArtifactError
 from runtime.format.artifact import from_memory, read_artifact, write_artifact
-from runtime.format.lineage import fitted
+from runtime.format.parts import fitted_lineage
 from runtime.format.plainpickle import encode
 from tests.runtime import tiny
 
@@ -85,12 +85,12 @@ def test_lineage_of_others_is_made_to_fit() -> None:
         "e": "two\nlines",
         "f": "2",
     }
-    assert fitted(facts, 3) == {
+    assert fitted_lineage(facts, 3) == {
         "a": "(201 characters, sha256 84a0678c90937f5d)",
         "b": "1",
         "e": "(9 characters, sha256 edc8c1284585d703)",
     }
-    assert parsed({"lineage": fitted({str(n): "v" for n in range(99)})}).lineage["0"] == "v"
+    assert parsed({"lineage": fitted_lineage({str(n): "v" for n in range(99)})}).lineage["0"] == "v"
 
 
 def test_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from cereal.schema import new_event
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.tools.conftest import Modeld
-from tools.lib.file_kind import kind_of
-from tools.lib.table import format_table
+from tools.lib.named_file import kind_of
+from tools.lib.terminal import format_table
 from tools.timing.program_inputs import make_inputs
 
 pytestmark = pytest.mark.opencl
@@ -82,8 +82,6 @@ def test_exec_refuses_files_that_are_not_arrays(
     ):
         command = ("exec", artifact, "--outputs", out, "--inputs", tmp_path / name)
         assert modeld.refused(2, message, *command).out == ""
-    command = ("exec", artifact, "--outputs", tmp_path / "no" / "out.npz", "--inputs", arrays)
-    modeld.refused(2, "expected its directory to exist", *command)
     assert not out.exists()
 
 
@@ -131,7 +129,6 @@ def test_bench_shows_a_table_and_takes_an_entry(artifact: Path, modeld: Modeld) 
 
 
 def test_bench_refuses_what_cannot_work(artifact: Path, tmp_path: Path, modeld: Modeld) -> None:
-    modeld.refused(2, "--iters: expected a whole number", "bench", artifact, "--iters", "0")
     modeld.refused(2, "no entry 'x'", "bench", artifact, "--entry", "x")
     modeld.refused(3, "no OpenCL device matches", "bench", artifact, "--device", "no such")
     modeld.refused(2, "expected one artifact, or", "bench", "--submission", artifact, artifact)

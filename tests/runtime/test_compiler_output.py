@@ -1,7 +1,5 @@
 """What the compiler inside a driver writes to stderr reaches the log, and not the user."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import NoDeviceError
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from runtime.opencl.device import _rank, choose_device, list_devices
 from runtime.opencl.pocl import ensure_linker
-from runtime.opencl.queue import PRIORITIES, PRIORITY_EXTENSION, open_first_queue
+from runtime.run.submission import PRIORITIES, PRIORITY_EXTENSION, open_first_queue
 from tests.runtime.children import EXPECTED, RUN, run_bare
 from tests.support.selection import quick_cases
 
@@ -141,7 +141,7 @@ def test_cache_directory_of_no_use_is_replaced_by_a_temporary_one(
     wanted = tmp_path / "file" / why
     if why == "full":
         free = shutil.disk_usage(tmp_path).free
-        monkeypatch.setattr("runtime.files.cache_dir.MIN_FREE_BYTES", free + (1 << 40))
+        monkeypatch.setattr("runtime.files.cache.MIN_FREE_BYTES", free + (1 << 40))
     else:
         (tmp_path / "file").touch()
     monkeypatch.setenv("MODELD_CACHE_DIR", str(wanted))

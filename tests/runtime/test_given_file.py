@@ -1,14 +1,12 @@
 """Files that somebody named: what is none is refused without being opened."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ArtifactError
-from runtime.files.given_file import NotAFileError, open_given, read_given
+from runtime.files.user_file import NotAFileError, open_given, read_given
 from runtime.format.artifact import read_artifact
 
 

@@ -1,7 +1,5 @@
 """The megakernel gives the results of single launches, and believes no damaged table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

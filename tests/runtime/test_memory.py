@@ -1,7 +1,5 @@
 """The device's memory: inputs and outputs in the host's, inputs given in part, images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -12,17 +10,17 @@ import pytest
 
 from runtime.errors import ArtifactError, InputError, RuntimeFault
 from runtime.format.artifact import from_memory
-from runtime.format.specs import ImageSpec
+from runtime.format.parts import ImageSpec
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program
 from runtime.run.memory import check_images
-from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import DEFAULT_CONTEXT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest
 from scheduler.ir.interp import evaluate
+from scheduler.schedule_cache import EntryGraph, ScheduleCache
 from scheduler.tensor.tensor import Tensor
 from tests.runtime import tiny
 

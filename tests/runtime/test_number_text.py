@@ -1,12 +1,10 @@
 """Numbers in text: what Python's own functions take beside them is refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
-from runtime.quantities import float_of, int_of
+from runtime.texts import float_of, int_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from runtime.format.plainpickle import encode
+from runtime.opencl.binding import PoclDirectory, base_of
 from runtime.opencl.device import choose_device
-from runtime.opencl.pocl_cache import PoclDirectory, base_of
 from tests.runtime.children import DAMAGE, EXPECTED, RUN, run, start
 
 pytestmark = pytest.mark.opencl

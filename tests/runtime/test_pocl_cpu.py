@@ -167,9 +167,6 @@ def test_no_other_record_is_read_or_written(handle: cl.Device) -> None:
     assert name_in_force(handle) == name
 
 
-# --- the first kernel -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def unforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))

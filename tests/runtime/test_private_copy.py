@@ -1,7 +1,5 @@
 """What runs does not depend on the artifact's file: it is changed and cut in place."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import ArtifactError
-from runtime.files.given_file import CHUNK_BYTES, FileChangedError, PrivateCopy
+from runtime.files.user_file import CHUNK_BYTES, FileChangedError, PrivateCopy
 from runtime.format.artifact import MAX_HEADER_BYTES, read_artifact, write_artifact
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import ProgramCache

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore
 from runtime.format.artifact import from_memory
 from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import ProgramCache, cache_key
@@ -26,7 +26,6 @@ EXPECTED = 2 * tiny.inputs()["x"] + tiny.WEIGHT
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, in use."""
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "programs"
 
@@ -36,9 +35,6 @@ def load_and_run(path: Path) -> int:
     with load_program(path) as program:
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], EXPECTED)
         return program.stats.built_from_source
-
-
-# --- entries --------------------------------------------------------------------------------------
 
 
 ENTRY_DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -119,9 +115,6 @@ def test_writers_in_one_process_leave_whole_entries_only(tmp_path: Path) -> None
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(write, range(80)))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"key{n}" for n in range(4)]
-
-
-# --- programs -------------------------------------------------------------------------------------
 
 
 def test_identical_programs_are_built_once_and_none_at_the_second_load(

@@ -3,8 +3,6 @@
 A process loads layers when it starts, so the tests of tests/recordings run in one of their own.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

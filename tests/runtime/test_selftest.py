@@ -4,8 +4,6 @@ The program is that of `tiny`, and what it must give is computed here by hand. A
 real device: what the compiler of a broken driver would have made is a binary of another source.
 """
 
-from __future__ import annotations
-
 import functools
 import struct
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import pytest
 
 from runtime.errors import ArtifactError, InputError, SelfTestError
 from runtime.format.artifact import from_memory, read_artifact, write_artifact
-from runtime.format.specs import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
+from runtime.format.parts import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
 from runtime.opencl.device import choose_device
 from runtime.run.entry import TensorSpec
 from runtime.run.executor import build_binaries, load_program
@@ -225,8 +223,6 @@ def test_states_are_written_as_they_are_read(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no state 'x'; it has: queue"):
             program.set_state("x", value)
 
-
-# --- the rule -------------------------------------------------------------------------------------
 
 I64, BOOL = np.dtype("int64"), np.dtype("bool")
 PORTS = [

@@ -2,8 +2,7 @@
 
 import pytest
 
-from runtime.origin import short_origin, shorten
-from runtime.quantities import count_text, flops_column, flops_text, size_text
+from runtime.texts import count_text, flops_column, flops_text, short_origin, shorten, size_text
 
 LONG = "/model/stages.2/blocks.1/mixer/Conv"
 

@@ -7,7 +7,7 @@ from runtime.errors import RuntimeFault
 from runtime.format.manifest import parse_manifest
 from runtime.run.profile import Span, summarize
 from tests.runtime import tiny
-from tools.timing.trace import MAX_EVENTS, PhasedRun, trace_events, traceable_runs, write_trace
+from tools.timing.run_parts import MAX_EVENTS, PhasedRun, trace_events, traceable_runs, write_trace
 
 SHIFT = tiny.kernel(
     "contract_0123456789ab", 1, tiny.QUEUE, tiny.X, origin=["/stem/Conv", "/stem/Relu"]

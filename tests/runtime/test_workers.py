@@ -1,7 +1,5 @@
 """Worker threads of a CPU driver: set apart when it is calm, given back when a CPU is taken."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

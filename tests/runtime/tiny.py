@@ -1,7 +1,5 @@
 """Hand-written artifacts for the tests: small kernels whose results can be computed by hand."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -4,8 +4,6 @@ Loops are the heuristic's: golden files must not change with a table of measured
 Quick tests build without the optimizer of the driver, which would take two thirds of their time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

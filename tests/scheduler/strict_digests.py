@@ -7,8 +7,6 @@ runs on this machine's processor, as PoCL knows it (MODELD_POCL_CPU); rows and p
 one digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -30,8 +28,7 @@ from scheduler.device.spec import SPECS
 from scheduler.onnx_import import OnnxModel, from_proto
 from tests.conditions.proofs import network
 from tests.scheduler.onnx_import.onnx_models import parsed
-from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.driving import build_policy, build_vision
 
 ROWS = tuple(name for name, spec in SPECS.items() if spec.exact_steps)
 # Floats from all of the range, of both signs, NaN and infinities among them.
@@ -88,7 +85,6 @@ def digest(model: OnnxModel, row: str) -> str:
 
 
 def digests(names: list[str], rows: tuple[str, ...] = ROWS) -> dict[str, dict[str, str]]:
-    """Return the digest of each program by row."""
     models = {name: from_proto(PROGRAMS[name]()) for name in names}
     return {name: {row: digest(model, row) for row in rows} for name, model in models.items()}
 

@@ -1,7 +1,5 @@
 """`modeld compile` and `modeld exec` on whole models: numbers, and files of no use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -123,8 +121,3 @@ def test_other_misuse(
     code: int, arguments: str, message: str, models: dict[str, Path], refuse: Refuse
 ) -> None:
     assert message in refuse(code, *(models.get(word, word) for word in arguments.split()))
-
-
-def test_a_directory_that_is_missing_is_named(models: dict[str, Path], refuse: Refuse) -> None:
-    line = refuse(2, models["policy"], out="none/out.pkl")
-    assert "its directory to exist" in line

@@ -1,7 +1,5 @@
 """Compiling A and then B gives the bytes of compiling B alone, whatever of A is still alive."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -20,7 +18,7 @@ from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import import import_model
-from scheduler.tensor.eager_plan import make_plan
+from scheduler.tensor.eager import make_plan
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.programs import artifact_of, plan_of
@@ -158,7 +156,6 @@ PAIRS: tuple[tuple[Setting, Setting], ...] = (
 
 
 def compiled(setting: Setting, name: str) -> tuple[bytes, object]:
-    """Return the bytes of an artifact, and all that it was made of."""
     build, target, precision = setting
     outputs, origins = build(name)
     context = CompileContext(spec=SPECS[target], precision=precision)

@@ -3,8 +3,6 @@
 What may stay is named here with its reason (docs/adr/0034-cache-of-schedules.md).
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -27,14 +25,14 @@ INTERNED = {"ir/node.py _interned", "ir/index.py _atoms", "ir/index.py _exprs"}
 AGE = {"ir/index.py _serial"}
 # Memories of pure functions of constants and of interned nodes.
 PURE = {
-    *("ir/boxes.py whole", "ir/boxes.py reshape_groups", "ir/boxes.py _groups"),
-    *("ir/custom_source.py read_source", "kernelize/scalar.py _orders"),
+    *("ir/movement.py whole", "ir/movement.py reshape_groups", "ir/movement.py _groups"),
+    *("ir/custom_kernel.py read_source", "kernelize/scalar.py _orders"),
     *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
     "render/quotient.py reciprocal",
-    *("device/tuned_table.py shipped_table", "cache/schedules.py _version"),
+    *("device/tuned_table.py shipped_table", "schedule_cache.py _version"),
 }
 # The eager front end, beside the compiler: what tensors of a process remember from call to call.
-EAGER = {"tensor/session.py SESSION"}
+EAGER = {"tensor/eager.py SESSION"}
 # Numbers that tell buffers apart; the results that are written have none (test_independence.py).
 NUMBERS = {"ir/node.py _serials"}
 
@@ -62,12 +60,7 @@ def changeable(tree: ast.Module) -> set[str]:
 
 
 def state(tree: ast.Module, classes: frozenset[str] = frozenset()) -> set[str]:
-    """Return what a module keeps: tables, counters, locks, context variables, cached functions.
-
-    Args:
-        tree: of the module.
-        classes: of which objects can be changed.
-    """
+    """Return what a module keeps: tables, counters, locks, context variables, cached functions."""
     changed, declared, found = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript):

@@ -1,7 +1,5 @@
 """The page of requirements names tests and rows that exist, and a test for each requirement."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each figure is a ratio of two times of the same run, the least of some.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

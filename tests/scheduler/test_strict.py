@@ -1,7 +1,5 @@
 """Strict numerics: the same bytes on every row and processor, and the order that they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -19,9 +17,8 @@ from scheduler.device.spec import SPECS
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
-from scheduler.ir.ops import Op
-from scheduler.ir.ordered import PARTS, is_fused, parts_of
-from scheduler.passes.canonical_sums import canonical_sums
+from scheduler.ir.ops import PARTS, Op, is_fused, parts_of
+from scheduler.passes.strict_numerics import canonical_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.strict_digests import PROGRAMS, ROWS, digests
 from tests.scheduler.support.programs import Array, load
@@ -41,9 +38,6 @@ def strict(row: str) -> CompileContext:
 def results(outputs: dict[str, Tensor], given: dict[str, Array], row: str) -> dict[str, Array]:
     with load(outputs, context=strict(row)) as program:
         return {name: value.copy() for name, value in program.run(given).items()}
-
-
-# --- equal bytes ------------------------------------------------------------------------------
 
 
 def elsewhere(processor: str, program: str) -> str:
@@ -93,11 +87,8 @@ def test_fast_programs_of_two_rows_differ() -> None:
     assert results(outputs, given, "cpu")["y"].tobytes() in fast[0]
 
 
-# --- what the bytes are -----------------------------------------------------------------------
-
-
 def in_parts(terms: Array, parts: int) -> Array:
-    """Sum along the last axis as `scheduler.ir.ordered` says."""
+    """Sum along the last axis as `scheduler.ir.ops` says."""
     whole = terms.shape[-1] // parts * parts
     sums = np.zeros((*terms.shape[:-1], parts), np.float32)
     for start in range(0, whole, parts):
@@ -179,8 +170,6 @@ def test_casts_and_nan_have_one_result(row: str) -> None:
     assert got["l"][3:].tolist() == [300, -1, 3000000000, -3000000000, 2]
     assert {*got["n"].view(np.uint32)[:3], got["m"].view(np.uint32)[0]} == {0x7FC00000}
 
-
-# --- the pass ---------------------------------------------------------------------------------
 
 ORDERS: dict[str, tuple[Callable[[], Tensor], tuple[int, ...], int, bool]] = {
     # sizes of the reduced axes, outermost first; parts; whether products are fused

@@ -3,8 +3,6 @@
 The same seed gives the same faults at the same times.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -18,7 +16,6 @@ from tests.soak.run import soak
 
 
 def main() -> int:
-    """Run; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)

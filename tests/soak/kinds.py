@@ -4,8 +4,6 @@ Each function disturbs a world, takes the fault back, and returns when that was,
 clock: from then on the bound of its row counts.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """The report of a soak, in Markdown."""
 
-from __future__ import annotations
-
 import platform
 from collections import defaultdict
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ class Facts:
 
 
 def report(watch: Watch, facts: Facts) -> str:
-    """Return the report, lines of Markdown."""
     parts = [_head(watch, facts)]
     if watch.faults:
         parts.append(_kinds(watch))

@@ -1,7 +1,5 @@
 """Runs a soak: deals faults from a seed, waits until each is over, and watches meanwhile."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

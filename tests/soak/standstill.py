@@ -4,8 +4,6 @@ A virtual machine is paused now and then by its host, and a machine without memo
 what is late then is late for all, and nobody's broken promise. It is counted in the report.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,7 +43,6 @@ class Heart:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def stop(self) -> list[Standstill]:

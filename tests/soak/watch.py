@@ -1,7 +1,5 @@
 """The invariants of a soak, judged once it is over on all that was heard, and while it goes on."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -89,7 +87,6 @@ class Watch:
         self.violations.append(f"{(at_ns - self.start_ns) / NS_PER_S:.1f} s: {text}")
 
     def sample(self) -> None:
-        """Note what the process holds."""
         life = self.world.service.life
         try:
             self.samples.append(Sample(time.monotonic_ns(), life, usage_of(life.pid)))

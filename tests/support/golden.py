@@ -3,8 +3,6 @@
 `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,13 +1,11 @@
 """What nobody should send on the bus, repeatably: messages and rings of every wrong kind."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cereal.msgq.layout import HEADER_BYTES, MAX_READERS, READ_POINTER, READ_UID, READ_VALID, Memory
+from cereal.msgq.ring import HEADER_BYTES, MAX_READERS, READ_POINTER, READ_UID, READ_VALID, Memory
 from tests.faults.vehicle import ORDINARY
 from tests.tools.messages import event_of
 
@@ -44,7 +42,6 @@ class HostileMessages:
         )
 
     def next(self, service: str) -> bytes:
-        """Return a message for a service."""
         data = self._numbers.choice(self._kinds)(self._whole[service])
         return data if len(data) >= self._smallest else bytes(self._smallest)
 

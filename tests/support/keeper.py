@@ -6,8 +6,6 @@ frame rings in shared memory whose processes are gone. Rings that an earlier run
 that was switched off, say, go when the next one begins.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

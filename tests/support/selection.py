@@ -1,7 +1,5 @@
 """Which cases of a table the quick tests run; the others are slow, and run in `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -12,11 +10,7 @@ T = TypeVar("T")
 
 
 def quick_cases(cases: Iterable[T], *quick: T) -> list[ParameterSet]:
-    """Return cases for `parametrize`: all but the `quick` ones are marked as slow.
-
-    Raises:
-        ValueError: a quick case is none of the table's, so that a new name cannot be forgotten.
-    """
+    """Return cases for `parametrize`: all but the `quick` ones are marked as slow."""
     listed = list(cases)
     unknown = [case for case in quick if case not in listed]
     if unknown:

@@ -1,7 +1,5 @@
 """What tests build once, which of them are quick, and which of the slow ones are sampled."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -12,7 +10,6 @@ import pytest
 
 from tests.session_cache import SESSION
 from tests.support.built import built
-from tests.support.selection import quick_cases
 
 ROOT = Path(__file__).parents[2]
 # Both begin when both are there, and each says whether it was the one that made the thing.
@@ -64,13 +61,6 @@ def test_what_could_not_be_built_is_tried_again(tmp_path: Path) -> None:
     assert built(name, fails, 1) == place
     assert built(name, lambda to: (to / "other").touch(), 2) != place
     assert place.is_relative_to(SESSION.root)
-
-
-def test_quick_cases_are_of_the_table() -> None:
-    marks = [[mark.name for mark in case.marks] for case in quick_cases("abc", "b")]
-    assert marks == [["slow"], [], ["slow"]]
-    with pytest.raises(ValueError, match=r"some of \['a', 'b'\], found \['d'\]"):
-        quick_cases("ab", "b", "d")
 
 
 def collected(directory: Path, *options: str) -> set[str]:

@@ -8,8 +8,6 @@ Examples:
     python -m tests.times build/times --files 40 --tests 20
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter
@@ -17,7 +15,6 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Print three tables."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.times",
         description=(__doc__ or "").partition("\n\nExamples")[0],

@@ -6,8 +6,6 @@ cause. Causes are sampled: every few milliseconds the stack of the main thread i
 since the sample before counts for the innermost frame that the table knows.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import os
@@ -36,8 +34,8 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("/pyopencl/", "OpenCL calls"),
     ("/runtime/", "running programs"),
     ("/tools/example_models/", "making example models"),
-    ("/tools/render/", "rendering drives"),
-    ("/tools/world/", "rendering drives"),
+    ("/tools/simulator/render/", "rendering drives"),
+    ("/tools/simulator/world/", "rendering drives"),
     ("/scheduler/ir/interp", "interpreting graphs"),
     ("/scheduler/ir/verify", "verifying graphs"),
     ("/scheduler/", "scheduling"),

@@ -1,7 +1,5 @@
 """What tests of the tools share: commands in this process, and small artifacts and videos."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,12 +31,10 @@ class Said:
 
     @property
     def json(self) -> Any:
-        """The object on stdout."""
         return json.loads(self.out)
 
     @property
     def objects(self) -> list[Any]:
-        """The objects on stdout, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 

@@ -1,7 +1,5 @@
 """A short rendered drive with a driver camera, a lost road frame and a recorded driverStateV2."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cereal.log_reader import read_log, read_log_bytes
@@ -24,7 +22,6 @@ def driver_segment() -> Path:
 
 
 def small_monitoring() -> Path:
-    """Return a driver monitoring artifact."""
     name = "dmonitoring.pkl"
     return built("small-monitoring", lambda to: write_small_monitoring(to / name)) / name
 

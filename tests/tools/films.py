@@ -1,7 +1,5 @@
 """Small films with a mark in one corner, and their containers changed as cameras write them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Messages for tests of commands: made, damaged, and sent again and again on a bus."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +39,6 @@ def repeating(bus: str, *messages: tuple[str, bytes]) -> Iterator[None]:
 
 
 def event_of(service: str, mono_time_ns: int = 1, **fields: Any) -> bytes:
-    """Return an Event with these fields set."""
     event = new_event(service, mono_time_ns=mono_time_ns, valid=True)
     for name, value in fields.items():
         setattr(getattr(event, service), name, value)

@@ -1,7 +1,5 @@
 """A page that a command wrote: what is in it, and whether its tags match."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 

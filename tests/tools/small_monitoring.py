@@ -1,7 +1,5 @@
 """A driver monitoring artifact that computes next to nothing, for tests of processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels of both sides beside each other: what is counted, and how it is shown."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """`modeld bench` in its other modes: against peers, the roofline, the bus, the daemon process."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json
@@ -22,8 +20,8 @@ from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tests.tools.small_monitoring import write_small_monitoring
-from tools.bench import against, bus, daemon, host, log, roofline
-from tools.timing import ceilings, peers
+from tools.bench import against, bus, daemon, host, log
+from tools.timing import peers, roofline
 from tools.timing.peers import Peer
 
 
@@ -47,9 +45,6 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("POCL_MAX_PTHREAD_COUNT", "")  # restored afterwards
     monkeypatch.setattr(against, "PAUSE_S", 0.0)
     return ["--threads", str(choose_device().info.compute_units)]
-
-
-# --- against ----------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -162,16 +157,13 @@ def test_peer_that_refuses_the_model_is_one_line(tmp_path: Path) -> None:
         peers.open_peer("onnxruntime", path, {}, 1)
 
 
-# --- roofline ---------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_roofline_judges_every_launch(
     tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "CACHES", tmp_path)  # small caches: small arrays, little time
-    monkeypatch.setattr(ceilings.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
-    monkeypatch.setattr(roofline, "ROUNDS", 1)
+    monkeypatch.setattr(roofline, "CACHES", tmp_path)  # small caches: small arrays, little time
+    monkeypatch.setattr(roofline.CeilingProbe.__init__, "__defaults__", ((1 << 16, 1 << 20), 10**5))
+    monkeypatch.setattr("tools.bench.artifact.ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = modeld(0, "bench", "--json", artifact, "--roofline", "--iters", "3").json
     assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]
@@ -186,9 +178,6 @@ def test_roofline_judges_every_launch(
     assert "GFLOP/s float32 multiply-adds on all cores" in out
     assert "/add_weight" in out
     assert "all launches below 50%, small ones too: 100.0%" in out
-
-
-# --- paced ------------------------------------------------------------------------------------
 
 
 @pytest.mark.alone
@@ -223,9 +212,6 @@ def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
     effects = {effect["name"]: effect for effect in json.loads(done.stdout)["realtime"]}
     assert {"priority", "lock_memory", "freeze_gc", "keep_awake"} <= set(effects)
     assert all(effect["effective"] or effect["reason"] for effect in effects.values())
-
-
-# --- bus and daemon ---------------------------------------------------------------------------
 
 
 @pytest.mark.alone

@@ -1,7 +1,5 @@
 """`modeld bench`: which options each measurement takes, ONNX files, durations and phases."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -17,8 +15,8 @@ from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import Modeld
 from tools.bench import bench
 from tools.errors import UsageError
+from tools.timing.run_parts import phased_runs
 from tools.timing.run_times import measure
-from tools.timing.trace import phased_runs
 
 OPTIONS = sorted({name for mode in bench.MODES.values() for name in mode.takes.split()})
 
@@ -36,9 +34,6 @@ def model(tmp_path: Path) -> Path:
     inputs, outputs = [value("x", ("batch", 4))], [value("y", ("batch", 4))]
     onnx.save(model_of(nodes, inputs, outputs, weights), path)
     return path
-
-
-# --- options ----------------------------------------------------------------------------------
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -78,9 +73,6 @@ def test_a_measurement_takes_as_many_files_as_it_uses(mode: str) -> None:
                 bench.check_options(args, mode)
 
 
-# --- ONNX files -------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_an_onnx_file_is_compiled_and_measured(model: Path, tmp_path: Path, modeld: Modeld) -> None:
     inputs = tmp_path / "in.npz"
@@ -93,9 +85,6 @@ def test_an_onnx_file_is_compiled_and_measured(model: Path, tmp_path: Path, mode
     assert {path.name for path in tmp_path.iterdir()} == {"small.onnx", "in.npz"}
     # The inputs are those of the file: they fit 3 rows only.
     modeld.refused(2, "expected float32[1, 4], found float32[3, 4]", *words[:2], *words[4:])
-
-
-# --- how long ---------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -133,9 +122,6 @@ def test_runs_in_phases_compute_what_runs_compute(tmp_path: Path) -> None:
             phased_runs(program, {}, "run", 1)
 
 
-# --- exec -------------------------------------------------------------------------------------
-
-
 @pytest.mark.opencl
 def test_exec_dumps_the_nodes_that_kernels_have_fused(
     model: Path, tmp_path: Path, modeld: Modeld
@@ -154,16 +140,6 @@ def test_exec_dumps_the_nodes_that_kernels_have_fused(
 
 
 @pytest.mark.opencl
-def test_exec_of_an_artifact_says_which_kernel_computes_a_node(
-    tmp_path: Path, modeld: Modeld
-) -> None:
-    artifact = tiny.write(tmp_path / "tiny.pkl")
-    words = ("exec", artifact, "--random", "--dump")
-    modeld.refused(2, "with it inside double_it; give the model: modeld exec", *words, "/double_it")
-    modeld.refused(2, "with no kernel that computes it", *words, "/nowhere")
-
-
-@pytest.mark.opencl
 def test_exec_with_random_inputs_is_seeded(tmp_path: Path, modeld: Modeld) -> None:
     words = ("exec", tiny.write(tmp_path / "tiny.pkl"), "--random", "--json")
     first, again, other = (
@@ -172,9 +148,6 @@ def test_exec_with_random_inputs_is_seeded(tmp_path: Path, modeld: Modeld) -> No
     assert first == again
     assert first != other
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.pkl"]
-
-
-# --- compile ----------------------------------------------------------------------------------
 
 
 @pytest.mark.opencl

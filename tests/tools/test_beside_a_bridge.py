@@ -4,8 +4,6 @@ The bridge is pyzmq alone, as that of a device: PUB sockets on every interface, 
 stack. They are moved here, as another stack may run on this machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Services carried from one bus to another: when, in which order, and where they are not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,8 +12,8 @@ import pytest
 
 from cereal.errors import TransportError
 from cereal.msgq import wake
+from cereal.msgq.ring import RingWriter
 from cereal.msgq.ring_memory import RingMemory
-from cereal.msgq.writer import RingWriter
 from cereal.stacks import DEFAULT_STACK, STACKS
 from cereal.transport import MemoryTransport, MsgqTransport, Subscriber, Transport, ZmqTransport
 from runtime.own_process import own_command

@@ -1,7 +1,6 @@
 """The ``modeld`` command as a process and as a function."""
 
-from __future__ import annotations
-
+import ast
 import importlib
 import inspect
 import logging
@@ -20,7 +19,7 @@ from tests.other_user import STRANGER, needs_root, process_of
 from tests.tools.conftest import Modeld
 from tools import cli
 from tools.errors import ExitCode
-from tools.lib.help_text import epilog, split_docstring
+from tools.lib.options import epilog, split_docstring
 
 
 class _ModelError(Exception):
@@ -29,7 +28,6 @@ class _ModelError(Exception):
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A command ``probe`` whose ``run`` the test replaces."""
     module = ModuleType("probe_command")
     module.__doc__ = "A probe.\n\nExample:\n  modeld probe"
     module.__dict__["add_arguments"] = lambda parser: parser.add_argument("--value", type=int)
@@ -160,6 +158,26 @@ def test_daemon_command_loads_neither_onnx_nor_the_scheduler() -> None:
         "assert not found, found"
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow  # It loads all commands.
+def test_without_the_simulator_only_its_own_commands_are_missing() -> None:
+    code = """
+import sys
+sys.modules["tools.simulator"] = None
+from tools.cli import COMMANDS, main
+print({name: int(main([name, "--help"])) for name in COMMANDS})
+"""
+    done = _run_python(code)
+    codes = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert {name for name, code in codes.items() if code} == {
+        "demo",
+        "drive",
+        "make-drive",
+        "train",
+    }
+    assert {codes["drive"], codes["train"]} == {ExitCode.MACHINE}
+    assert done.stderr.count("leaves the simulator out; use a whole one") == 4
 
 
 def test_closed_pipe_ends_without_a_traceback() -> None:

@@ -1,7 +1,5 @@
 """`modeld compile` tells what its files are: driving, driver monitoring, a half, or another."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,7 @@ import onnx
 import pytest
 
 from runtime.format.artifact import read_artifact
-from runtime.format.driving_interface import parse_interface
+from runtime.format.interfaces import parse_interface
 from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer
 from tests.tools.conftest import Modeld, Said
@@ -22,7 +20,6 @@ PADDED_4K = 3840 * (2176 + 1080)  # bytes of NV12
 
 @pytest.fixture
 def compiled(tmp_path: Path, modeld: Modeld) -> Compile:
-    """Compile to `out.pkl` without binaries."""
     options = ("-o", tmp_path / "out.pkl", "--no-binary", "--json")
     return lambda *words: modeld(0, "compile", *words, *options)
 

@@ -1,7 +1,5 @@
 """`modeld compile` with --verify, --bind, --constant and --tune: what is said, written, refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -136,9 +134,6 @@ def test_driving_models_are_verified_one_by_one_and_together(
     assert "note: interface: assumed split-2025" in said.err
 
 
-# --- inputs that are fixed while compiling ----------------------------------------------------
-
-
 # The branch for other rates does not fit this input: it can only be left out.
 RATES = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[1,6] x, int64 rate, int64[k] shape) => (float[n,m] y) {
@@ -193,9 +188,6 @@ def test_what_cannot_be_fixed_is_one_line(
     error = modeld.refused(code, message, "compile", rates, "-o", output, *options).err
     assert fixed or re.search("If.*a branch cannot be translated", error)
     assert not output.exists()
-
-
-# --- loops that are chosen by measuring -------------------------------------------------------
 
 
 @pytest.mark.slow

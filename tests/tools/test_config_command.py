@@ -1,7 +1,5 @@
 """`modeld config`, and how `modeld run` takes its settings and says what it does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -81,9 +79,6 @@ def test_wrong_settings_are_one_line_and_exit_code_2(
     )
     # Other commands take any variable.
     assert "--sample" in modeld(0, "config", "--help").out
-
-
-# --- what a run says --------------------------------------------------------------------------
 
 
 def run(arguments: list[str], until: str | None) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """`modeld doctor` from the command line: what it shows, writes, leaves out and ends with."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

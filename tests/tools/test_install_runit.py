@@ -1,7 +1,5 @@
 """Services of runit: what is written, and what runsv does with it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

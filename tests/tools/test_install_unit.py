@@ -1,7 +1,5 @@
 """The systemd units: what is written, what is refused, what systemd says of them."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re
@@ -37,7 +35,6 @@ Install = Callable[..., Said]
 
 @pytest.fixture
 def install(tmp_path: Path, modeld: Modeld) -> Install:
-    """Run the command for a root of the test."""
     return lambda *options, code=0: modeld(
         code, "install-unit", "--prefix", tmp_path, "--bin", BIN, *options
     )
@@ -131,8 +128,6 @@ def test_print_writes_nothing(tmp_path: Path, install: Install) -> None:
         assert f"# {path}\n{text}" in printed
 
 
-# --- what units cannot start ------------------------------------------------------------------
-
 SANDBOX = "ProtectHome=yes\nPrivateTmp=yes\n"
 
 
@@ -190,8 +185,6 @@ def test_what_a_program_needs_to_start_is_followed(
     assert problem() == f"the unit does not see {python}, which it needs: {reason}"
     assert start_problem(command, "ProtectHome=read-only\n") == ""
 
-
-# --- beside openpilot -------------------------------------------------------------------------
 
 BESIDE = ("--beside-openpilot", "--user", "comma")
 

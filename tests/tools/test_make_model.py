@@ -1,11 +1,8 @@
 """The example models: equal bytes for equal seeds, the published interface, plausible numbers."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib
-import inspect
 import io
 import json
 import pickle
@@ -28,7 +25,7 @@ from tests.tools.conftest import Modeld
 from tools import cli
 from tools.commands.make_model import BENCHMARKS, MODELS
 from tools.example_models import BUILDERS, ExampleModel, build_example
-from tools.example_models.interface import policy_slices, t_idxs, vision_slices, x_idxs
+from tools.example_models.outputs import policy_slices, t_idxs, vision_slices
 
 # All of them are written; `tests/tools/example_models` has quick tests of single ones.
 pytestmark = pytest.mark.slow
@@ -40,7 +37,6 @@ Written = dict[str, ExampleModel]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """What `make-model --benchmarks` writes and lists, in its order."""
     listing = io.StringIO()
     directory = tmp_path_factory.mktemp("models")
     with contextlib.redirect_stdout(listing):
@@ -105,13 +101,6 @@ def test_bytes_are_the_kept_ones(written: Written, golden: Callable[[str, str], 
     golden("example_models", "".join(f"{name}  {digest}\n" for name, digest in digests.items()))
 
 
-def test_another_seed_gives_other_weights(written: Written) -> None:
-    other = build_example("policy", seed=1)
-    assert other.data != written["policy"].data
-    a, b = run(written["policy"], policy_inputs(1)), run(other, policy_inputs(1))
-    assert np.abs(a - b).max() > 0.1
-
-
 def test_command_writes_one_model_and_lists_it(tmp_path: Path, modeld: Modeld) -> None:
     out = modeld(0, "make-model", tmp_path, "--model", "policy", "--seed", "3").out
     assert [p.name for p in tmp_path.iterdir()] == ["policy.onnx"]
@@ -122,12 +111,6 @@ def test_benchmarks_are_written_beside_the_driving_models(written: Written) -> N
     assert tuple(written) == MODELS + BENCHMARKS
     for name in ("resnet18", "unet"):
         assert written[name] == build_example(name)
-
-
-@pytest.mark.parametrize("words", [["--model", "other"], ["--benchmarks", "--model", "unet"]])
-def test_bad_words_are_usage_errors(tmp_path: Path, modeld: Modeld, words: list[str]) -> None:
-    assert "modeld: error: " in modeld(2, "make-model", tmp_path / "new", *words).err
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -187,32 +170,12 @@ def test_networks_have_exactly_the_parameters_of_the_published_ones(
     assert written[name].parameters == parameters
 
 
-def test_benchmarks_do_the_work_they_are_named_for(written: Written) -> None:
-    operators = {
-        name: {node.op_type for node in onnx.load_model_from_string(model.data).graph.node}
-        for name, model in written.items()
-    }
-    assert {"Softmax", "BatchNormalization"} <= operators["vision_large"]
-    assert {"Elu", "Sigmoid"} <= operators["efficientnet_b2_elu"]
-    assert {"HardSwish", "HardSigmoid", "Relu"} <= operators["mobilenetv3_large"]
-    assert {"ConvTranspose", "MaxPool", "Concat"} <= operators["unet"]
-    assert {"Softmax", "Split", "Sigmoid", "LayerNormalization"} <= operators["mobilevit"]
-    assert {"Softmax", "Slice", "Concat"} <= operators["swin"]
-    assert {"PRelu", "BatchNormalization", "AveragePool"} <= operators["espnet"]
-    unet = onnx.load_model_from_string(written["unet"].data).graph
-    shapes = [
-        [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (unet.input[0], unet.output[0])
-    ]
-    assert shapes == [[1, 3, 360, 640], [1, 5, 360, 640]]
-
-
 @pytest.mark.parametrize("name", [*MODELS, *BENCHMARKS])
-def test_its_module_states_the_size(name: str, written: Written) -> None:
+def test_docstring_states_the_size(name: str, written: Written) -> None:
     model = written[name]
     stated = f"{model.parameters / 1e6:.2f} M parameters  {model.flops / 1e9:.2f} GFLOP"
-    # In the docstring, or in the comment above the part of a module that builds several.
-    source = inspect.getsource(sys.modules[BUILDERS[name].__module__])
-    assert re.search(rf"^#? +{name}  {re.escape(stated)}", source, re.MULTILINE)
+    document = sys.modules[BUILDERS[name].__module__].__doc__ or ""
+    assert re.search(rf"^ +{name}  {re.escape(stated)}", document, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -239,11 +202,6 @@ def test_interface_and_slices_are_those_of_split_2025(
     assert props["model_checkpoint"] == f"example-{name}/seed-0"
 
 
-def test_index_tables() -> None:
-    assert t_idxs()[[0, 16, 32]].tolist() == [0.0, 2.5, 10.0]
-    assert x_idxs()[[0, 8, 32]].tolist() == [0.0, 12.0, 192.0]
-
-
 @pytest.mark.parametrize("name", ["vision", "vision_large"])
 def test_vision_sees_a_plausible_road_that_depends_on_the_image(
     written: Written, name: str
@@ -267,16 +225,6 @@ def test_vision_sees_a_plausible_road_that_depends_on_the_image(
         assert np.ptp(values, axis=0).max() > 1e-3, output
 
 
-def test_each_camera_and_each_frame_matters(written: Written) -> None:
-    base = images(5)
-    reference = run(written["vision"], base)
-    for name in base:
-        for channels in (slice(0, 6), slice(6, 12)):
-            changed = {k: v.copy() for k, v in base.items()}
-            changed[name][:, channels] = 255 - changed[name][:, channels]
-            assert np.abs(run(written["vision"], changed) - reference).max() > 0.01
-
-
 def test_policy_plans_a_plausible_trajectory(written: Written) -> None:
     outputs = run(written["policy"], policy_inputs(1))[0]
     part = {name: outputs[s] for name, s in policy_slices().items()}
@@ -288,14 +236,6 @@ def test_policy_plans_a_plausible_trajectory(written: Written) -> None:
     assert (log_std < 0.1).all()
     assert part["desire_state"].argmax() == 0
     np.testing.assert_array_equal(part["pad"], [0.0, 0.0])
-
-
-@pytest.mark.parametrize("name", ["desire_pulse", "traffic_convention", "features_buffer"])
-def test_policy_reads_every_input(written: Written, name: str) -> None:
-    base = policy_inputs(2)
-    changed = base | {name: base[name][..., ::-1] + 0.5}
-    difference = run(written["policy"], base) - run(written["policy"], changed)
-    assert np.abs(difference).max() > 1e-3
 
 
 def test_models_pass_the_strict_checker(written: Written) -> None:

@@ -1,7 +1,5 @@
 """The models of the benchmarks in halves and in eight bits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from tools.example_models import BUILDERS
 
 @pytest.fixture(scope="module")
 def whole() -> onnx.ModelProto:
-    """A small network in float32."""
     model, _ = SMALL["fastvit"](0)
     return model
 

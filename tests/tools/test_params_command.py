@@ -1,13 +1,11 @@
 """`modeld params`: the directory in force, and what is in it in words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
-from modeld.vehicle.param_values import PARAMETERS
+from modeld.vehicle.model_params import PARAMETERS
 from tests.modeld.bench import Patch, car_event, car_parameter
 from tests.modeld.test_params import bundle_bytes, calibration_bytes, event_bytes, put
 from tests.tools.conftest import Modeld

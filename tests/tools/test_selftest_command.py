@@ -1,7 +1,5 @@
 """`modeld selftest` and what `modeld compile` has to do with it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

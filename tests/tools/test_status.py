@@ -1,7 +1,5 @@
 """``modeld status``: what is healthy, what is said, and the exit codes; on a real bus."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -16,23 +14,28 @@ import pytest
 
 from cereal.clock import MonotonicClock
 from cereal.schema import content, read_event
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.health.reporter import HEALTH_SERVICES, HealthReporter
 from modeld.health.snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.service.realtime import Effect
 from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.store.manifest import ModelId
 from modeld.store.model_store import ModelStore
-from modeld.store.selection import Selected
+from modeld.store.records import ModelId, Selected
 from runtime.format.artifact import from_memory
 from runtime.opencl.device import choose_device
 from tests.runtime import tiny
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
 from tools.messages.message_values import to_plain
-from tools.regress.environment import describe_environment
-from tools.service.health_judge import problems_of, quantile_ms, stages_since
-from tools.service.health_text import Painter, duration_text, health_text
+from tools.regress.run_facts import describe_environment
+from tools.service.health import (
+    Painter,
+    duration_text,
+    health_text,
+    problems_of,
+    quantile_ms,
+    stages_since,
+)
 from tools.service.running_models import comparison
 
 NS_PER_S = 1_000_000_000
@@ -59,7 +62,6 @@ def running() -> LoopState:
 
 
 def health_event(state: LoopState, facts: ServiceFacts = FACTS) -> bytes:
-    """Return the health message of a loop."""
     transport = MemoryTransport()
     service = HEALTH_SERVICES[facts.kind]
     bus = transport.subscriber(service)
@@ -72,7 +74,6 @@ def health_event(state: LoopState, facts: ServiceFacts = FACTS) -> bytes:
 
 
 def health(state: LoopState, facts: ServiceFacts = FACTS) -> dict[str, Any]:
-    """Return the health message of a loop, as the command reads it."""
     return to_plain(content(read_event(health_event(state, facts))))
 
 

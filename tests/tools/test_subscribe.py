@@ -1,7 +1,5 @@
 """``modeld subscribe``: a line for each message, and with --json a last one that sums up."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

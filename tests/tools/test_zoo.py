@@ -1,7 +1,5 @@
 """Every path that a command takes is fed with what nobody means to give: `tests.tools.zoo`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile
@@ -19,8 +17,7 @@ from tests.tools.conftest import Modeld
 from tests.tools.zoo import Beast, Outcome, feed, make_kinds, make_zoo
 from tools.cli import COMMANDS
 from tools.command_files import ARTIFACT, COMMAND_FILES, KEYS, PARAMS, STORE, attribute
-from tools.lib.file_kind import NOUNS, SURE
-from tools.lib.named_file import Role
+from tools.lib.named_file import NOUNS, SURE, Role
 
 # Of the kinds that a role takes, the one that comes first is the sample.
 SAMPLES = ("artifact", "onnx", "video", "log", "zip", "text", "json")

@@ -4,8 +4,6 @@ It lets the tools be tested without the compiler. Vision and policy answer with 
 bends a little with the frame's brightness and with the number of frames seen since the reset.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime.format.artifact import write_artifact
-from runtime.format.driving_interface import Interface
+from runtime.format.interfaces import Interface
 from scheduler.driving.derive import derive, example_parts
 from scheduler.driving.revisions import load_revisions
 

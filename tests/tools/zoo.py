@@ -8,8 +8,6 @@ A command line runs in a child of this process, with a limit of time and memory,
 directory, and on request as a user who may read nothing that is not meant for everybody.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import importlib
@@ -38,7 +36,7 @@ from tests.tools.conftest import write_video
 from tests.tools.messages import event_of
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import COMMANDS, main
-from tools.lib.file_kind import NOUNS
+from tools.lib.named_file import NOUNS
 
 KINDS = ("artifact", "onnx", "log", "video", "picture", "zip", "json", "text")
 
@@ -53,7 +51,7 @@ class Beast(NamedTuple):
     Attributes:
         name: what is typed.
         said: what an error says of it.
-        kind: of `tools.lib.file_kind.NOUNS`, for sound files; None for all others.
+        kind: of `tools.lib.named_file.NOUNS`, for sound files; None for all others.
     """
 
     name: str
@@ -106,12 +104,7 @@ def make_kinds(place: Path) -> None:
 
 
 def make_zoo(place: Path, kinds: Path) -> list[Beast]:
-    """Fill a directory and return what is in it.
-
-    Args:
-        place: an empty directory.
-        kinds: as `make_kinds` fills it.
-    """
+    """Fill a directory and return what is in it."""
     (place / "a-directory").mkdir()
     (place / "a-store").mkdir()
     if os.geteuid() == 0:  # only its owner may write to it, and root may everywhere

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files.cache_dir import write_whole
+from runtime.files.cache import write_whole
 from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request
 from tools.errors import ArtifactMismatchError, ToolchainError

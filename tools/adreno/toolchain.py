@@ -1,12 +1,14 @@
 """The compiler: Debian's Mesa for arm64, qemu that runs it, and a program that hands kernels to it.
 
-All of it lies in one folder of the cache directory, where `make adreno-tools` puts it without root.
+All of it lies in one folder of the cache directory, where `make adreno-tools` puts it without root
+by ``python -m tools.adreno.toolchain``; ``--where`` prints the folder and fetches nothing.
 The version of Mesa is pinned, because the golden figures depend on it; everything else is the
 suite's current version.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -14,13 +16,15 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime.files.cache_dir import cache_dir
+from runtime.files.cache import cache_dir
 from tools.adreno.debian_packages import Progress, fetch_root, package_versions
-from tools.errors import MissingPackageError, ToolchainError, ToolchainMissingError
+from tools.errors import MissingPackageError, ToolchainError, ToolchainMissingError, ToolError
+from tools.lib.terminal import counted
 
 SUITE: Final = "trixie"
 MESA: Final = "25.0.7-2+deb13u1"
@@ -206,3 +210,26 @@ def _build_program(root: Path, program: Path) -> None:
                 f"{_SOURCE.name}: expected ziglang to build it for arm64, found: {problem}"
             )
         built.replace(program)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch the compiler, or print its folder; return 0, or the exit code of what failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.adreno.toolchain", description="Fetch it where it is not there."
+    )
+    parser.add_argument("--where", action="store_true", help="print the folder, fetch nothing")
+    args = parser.parse_args(arguments)
+    if args.where:
+        print(toolchain_dir())
+        return 0
+    try:
+        toolchain = fetch_toolchain(counted)
+    except ToolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{toolchain.root.parent}: Mesa {MESA} for Adreno")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

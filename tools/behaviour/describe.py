@@ -1,21 +1,190 @@
-"""Describes the effect of a change on the drive: lines for people, a section of a page."""
+"""Describes the effect of a change on the drive, for people.
+
+A sentence and a few rows stand at the head of a page that is linked from a review: no exponents,
+and millimetres where metres would begin with zeros. All quantities follow, as lines or as a section
+of a page.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from runtime.quantities import count_text
-from tools.behaviour.difference import BehaviourVerdict, Row, TrueError
+from runtime.texts import count_text
+from tools.behaviour.difference import BehaviourVerdict, Row, Spread, TrueError
 from tools.behaviour.gates import GateVerdict
-from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
 from tools.behaviour.quantities import QUANTITIES
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
-TITLE = "What it does to the drive"
+TITLE: Final = "What it does to the drive"
+# What a driver feels first, and when.
+PATH: Final = "lateral_2s"
+AFTER: Final = "after 2 s"
+
+
+class Summed(NamedTuple):
+    """A row of the summary: a label, and the quantities of which the worst one is shown."""
+
+    label: str
+    quantities: tuple[str, ...]
+
+
+SUMMARY: Final = (
+    Summed("path, sideways, after 2 s", (PATH,)),
+    Summed("path, sideways, after 4 s", ("lateral_4s",)),
+    Summed("planned speed after 2 s", ("speed_2s",)),
+    Summed("desired acceleration", ("acceleration",)),
+    Summed("own lane lines, 30 m ahead", ("left_line_30m", "right_line_30m")),
+    Summed("distance of the car ahead", ("lead_distance",)),
+)
+SUMMARY_HEADER: Final = ("difference", "at most", "in frame", "p99", "mean", "on one side only")
+# Below the first value a length is written in the second unit, which is so many to the metre.
+_LENGTHS: Final = ((0.01, "mm", 1000.0, 1), (1.0, "cm", 100.0, 1), (math.inf, "m", 1.0, 2))
+_DECIMALS: Final = {"rad": 4, "m/s": 2, "m/s2": 2}
+# What else a passenger notices, where it changes by more than this: the sentence names it, too.
+_NOTICED: Final = (
+    ("speed_2s", "the planned speed", 0.5),
+    ("acceleration", "the acceleration", 0.2),
+)
+
+
+def length_text(value_m: float, like_m: float | None = None) -> str:
+    """Return a length in mm, cm or m, rounded for people.
+
+    `value_m`: in metres; "-" for NaN. `like_m`: the length that decides the unit, so that a row has
+    one; None: the value.
+    """
+    if not math.isfinite(value_m):
+        return "-"
+    size = abs(value_m if like_m is None else like_m)
+    _, unit, factor, decimals = next(one for one in _LENGTHS if size < one[0])
+    return f"{_fixed(value_m * factor, decimals)} {unit}"
+
+
+def value_text(value: float, unit: str, like: float | None = None) -> str:
+    """Return a value of a quantity for people: lengths as `length_text`, others without exponent.
+
+    `value`: in the unit; "-" for NaN. `unit`: of the quantity; "" for none.
+    """
+    if unit == "m":
+        return length_text(value, like)
+    if not math.isfinite(value):
+        return "-"
+    return f"{_fixed(value, _DECIMALS.get(unit, 3))} {unit}".strip().replace("m/s2", "m/s²")
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """Return so many decimals; what they do not show is said to be less than the last one."""
+    least = 10.0**-decimals
+    if 0.0 < abs(value) < 0.5 * least:
+        return f"<{least:.{decimals}f}"
+    return f"{value:z.{decimals}f}"
+
+
+def path_sentence(rows: Iterable[Row]) -> str:
+    """Return by how much the path moves; "" where no path was compared at all.
+
+    `rows`: of one drive or of several; the worst decides.
+    """
+    every = list(rows)
+    paths = [row for row in every if row.quantity == PATH]
+    if not paths:
+        return ""
+    alone = sum(row.lost + row.new for row in paths)
+    verb = "has" if alone == 1 else "have"
+    one_sided = f" {count_text(alone, 'frame')} {verb} a path on one side only." if alone else ""
+    compared = [row.spread for row in paths if row.spread.frames]
+    if not compared:
+        return f"No path could be compared.{one_sided}"
+    worst = max(compared, key=lambda spread: spread.max)
+    if worst.max > 0.0:
+        moved = f"The path moves by at most {length_text(worst.max)} {AFTER}"
+        return f"{moved} (frame {worst.frame}){_noticed(every)}.{one_sided}"
+    return f"The path does not move{_next_worst(every)}.{one_sided}"
+
+
+def _noticed(rows: Sequence[Row]) -> str:
+    """Return what else moves so far that a passenger notices; "" for nothing."""
+    said = ""
+    for quantity, label, least in _NOTICED:
+        moved = [row for row in rows if row.quantity == quantity and row.spread.max >= least]
+        if moved:
+            row = max(moved, key=lambda one: one.spread.max)
+            said += f", {label} by up to {value_text(row.spread.max, row.unit)}"
+    return said
+
+
+def _next_worst(rows: Sequence[Row]) -> str:
+    """Return what moves where the path does not; "" for nothing."""
+    for summed in SUMMARY:
+        moved = [row for row in rows if row.quantity in summed.quantities and row.spread.max > 0.0]
+        if moved:
+            row = max(moved, key=lambda one: one.spread.max)
+            return f"; {summed.label}: at most {value_text(row.spread.max, row.unit)}"
+    return ", but other outputs differ" if any(row.differs for row in rows) else ""
+
+
+def gates_sentence(gates: Sequence[GateVerdict]) -> str:
+    """Return how many gates hold, and those that do not; "" without gates."""
+    if not gates:
+        return ""
+    # The gates of several drives: the sentence has each condition once, where it fails most.
+    by_gate: dict[str, list[GateVerdict]] = {}
+    for one in gates:
+        by_gate.setdefault(one.gate, []).append(one)
+    count = count_text(len(by_gate), "gate")
+    missed = [
+        failed for all_of in by_gate.values() if (failed := [x for x in all_of if not x.holds])
+    ]
+    if not missed:
+        return f"{'The gate holds' if len(by_gate) == 1 else f'All {count} hold'}."
+    which = "The gate" if len(by_gate) == 1 else f"{len(missed)} of {count}"
+    return f"{which} failed: {'; '.join(map(_worst_text, missed))}."
+
+
+def _worst_text(failed: Sequence[GateVerdict]) -> str:
+    worst = max(failed, key=lambda one: abs(one.value) if one.value is not None else math.inf)
+    return f"{worst.text} (worst of {len(failed)})" if len(failed) > 1 else worst.text
+
+
+def summary_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return the cells of the summary under `SUMMARY_HEADER`; what neither side has is left out."""
+    by_name = {row.quantity: row for row in rows}
+    return [cells for summed in SUMMARY if (cells := _summary_cells(summed, by_name))]
+
+
+def _summary_cells(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...]:
+    found = [by_name[name] for name in summed.quantities if name in by_name]
+    found = [row for row in found if row.spread.frames or row.lost or row.new]
+    if not found:
+        return ()
+    row = max(found, key=lambda one: -1.0 if math.isnan(one.spread.max) else one.spread.max)
+    spread, alone = row.spread, sum(one.lost + one.new for one in found)
+    numbers = [
+        value_text(value, row.unit, spread.max) for value in (spread.max, spread.p99, spread.mean)
+    ]
+    frame = str(spread.frame) if spread.frame >= 0 and spread.max > 0.0 else "-"
+    most, *others = numbers
+    return (summed.label, most, frame, *others, str(alone) if alone else "-")
+
+
+def worst_path(rows: Iterable[Row]) -> Spread | None:
+    """Return how far the path moves in the row in which it moves most; None: none was compared."""
+    paths = [row.spread for row in rows if row.quantity == PATH and row.spread.frames]
+    return max(paths, key=lambda spread: spread.max, default=None)
+
+
+def worst_frame(rows: Iterable[Row]) -> int:
+    """Return the id of the frame in which the path moves most; -1 where it does not."""
+    worst = worst_path(rows)
+    return worst.frame if worst is not None and worst.max > 0.0 else -1
+
+
+# --- All quantities, and the gates ------------------------------------------------------------
 
 
 def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[str]:

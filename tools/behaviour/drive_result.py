@@ -16,19 +16,22 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import gate_lines, number
 from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
 from tools.errors import CompareError
-from tools.lib.given_text import GivenText
-from tools.lib.table import format_table, printable
+from tools.lib.given_data import GivenText
+from tools.lib.terminal import format_table, printable
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
 
 MAX_BYTES: Final = 16 << 20
 MAX_FIGURES: Final = 20_000
 _MAX_DEPTH: Final = 6
 # What is measured anew in each run: wall times and their like; and what gates made of the figures.
-MEASURED: Final = ("*wall_s", "*frames_per_s", "latency_ms_*", "slipped_ms", "gates.*")
+MEASURED: Final = (
+    *("*wall_s", "*frames_per_s", "gates.*"),
+    *("latency_ms_*", "slipped_ms", "late_share"),
+)
 ADVICE: Final = "give a closed-loop result as modeld drive --json prints it"
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")

@@ -13,8 +13,7 @@ from tools.behaviour.footage import LEFT_LINE, PROBABLE, RIGHT_LINE, Subject
 from tools.behaviour.labels import SIDES, LabelledFrame, Labels
 from tools.messages.camera import project
 from tools.messages.drive_log import Curves
-from tools.report.report_page import PAGE_END, page_start, table_part
-from tools.report.svg import path_data
+from tools.report.report_page import PAGE_END, page_start, path_data, table_part
 
 # What a table shows of each subject; --json has the rest.
 SHOWN = {

@@ -18,9 +18,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from runtime.quantities import float_of
+from runtime.texts import float_of
 from tools.errors import UsageError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,

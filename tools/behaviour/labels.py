@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tools.errors import LabelsError, UsageError
-from tools.lib.given_text import GivenText
-from tools.messages.camera import project, stand_in_camera
-from tools.video.video_camera import VideoCamera, parse_video_camera
+from tools.lib.given_data import GivenText
+from tools.messages.camera import VideoCamera, parse_video_camera, project, stand_in_camera
 
 # ----------------------------------------------------------------------------------------------
 # A level road as a calibrated camera sees it: pixels to metres, and curves to columns of rows.

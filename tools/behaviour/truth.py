@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 from tools.errors import CompareError
 
 Floats = NDArray[np.float64]

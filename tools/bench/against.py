@@ -19,14 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
-from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.model_options import Changes, compiled_here, is_onnx, parse_bindings, with_constants
+from tools.lib.named_file import kind_of
 from tools.lib.processes import thread_setting
-from tools.lib.table import format_table
-from tools.timing.blocks import (
+from tools.lib.terminal import format_table
+from tools.timing.peers import check_installed, open_peer, version_of
+from tools.timing.run_times import (
     FRAMES,
     PAUSE_S,
     Comparison,
@@ -34,7 +35,6 @@ from tools.timing.blocks import (
     max_relative_error,
     measure_rounds,
 )
-from tools.timing.peers import check_installed, open_peer, version_of
 
 if TYPE_CHECKING:
     import argparse
@@ -201,7 +201,7 @@ def _files_of_peers(
         return paths
     import onnx
 
-    from scheduler.check.reference_runner import whole_model
+    from scheduler.check.references import whole_model
     from scheduler.onnx_import import load_model
 
     proto = onnx.ModelProto()

@@ -33,11 +33,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
-from tools.lib.number_options import MOST_S, above, real, seed, whole
-from tools.lib.option_rules import is_given
+from tools.lib.options import MOST_S, above, is_given, real, seed, whole
 from tools.report.history import add_history
 from tools.timing.run_times import WARM_UP_RUNS
 
@@ -61,9 +60,9 @@ NONE = Files(0, 0, "no file")
 
 
 class Mode(NamedTuple):
-    """One measurement: its module, imported late, its files, and its options by attribute."""
+    """One measurement: its function, imported late, its files, and its options by attribute."""
 
-    module: str
+    function: str
     files: Files
     takes: str
 
@@ -71,26 +70,28 @@ class Mode(NamedTuple):
 # By option; "" is without any. What is not listed in `takes` is refused.
 MODES = {
     "": Mode(
-        "tools.bench.artifact",
+        "tools.bench.artifact.run",
         PROGRAM,
         "iters duration warmup entry device profile trace no_load seed inputs bind constant "
         "history",
     ),
     "roofline": Mode(
-        "tools.bench.roofline", PROGRAM, "iters entry device seed inputs bind constant"
+        "tools.bench.artifact.run_roofline", PROGRAM, "iters entry device seed inputs bind constant"
     ),
-    "submission": Mode("tools.bench.submission", PROGRAM, "blocks entry device seed bind constant"),
+    "submission": Mode(
+        "tools.bench.host.run_submission", PROGRAM, "blocks entry device seed bind constant"
+    ),
     "paced": Mode(
-        "tools.bench.paced",
+        "tools.bench.paced.run",
         PROGRAM,
         "iters entry device seed inputs beside realtime bind constant",
     ),
-    "against": Mode("tools.bench.against", MODELS, "threads blocks device seed bind constant"),
-    "bus": Mode("tools.bench.bus", NONE, "seconds model"),
-    "log": Mode("tools.bench.log", LOG, ""),
-    "daemon": Mode("tools.bench.daemon", NONE, "model monitoring camera device realtime"),
-    "host": Mode("tools.bench.host", NONE, "model camera device iters"),
-    "start": Mode("tools.bench.start", NONE, "model camera device"),
+    "against": Mode("tools.bench.against.run", MODELS, "threads blocks device seed bind constant"),
+    "bus": Mode("tools.bench.bus.run", NONE, "seconds model"),
+    "log": Mode("tools.bench.log.run", LOG, ""),
+    "daemon": Mode("tools.bench.daemon.run", NONE, "model monitoring camera device realtime"),
+    "host": Mode("tools.bench.host.run", NONE, "model camera device iters"),
+    "start": Mode("tools.bench.start.run", NONE, "model camera device"),
 }
 # The values of absent options, in modes that accept them; all others are None, False or [].
 DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
@@ -234,10 +235,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.iters is None and args.duration is None:
         args.duration = DURATION_S
     args.compile_s = None
+    module, _, function = mode.function.rpartition(".")
     with ExitStack() as stack:
         if mode.files is PROGRAM:
             _compile(args, stack)
-        code: int = importlib.import_module(mode.module).run(args)
+        code: int = getattr(importlib.import_module(module), function)(args)
     return code
 
 

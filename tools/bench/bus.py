@@ -25,15 +25,28 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cereal.cameras import open_cameras
+from cereal.frames import FrameRingWriter, nv12_format
 from cereal.msgq import wake
-from modeld.service.process_figures import FigureReader
-from tools.bench.idle_daemon import idle_cpu_percent
-from tools.bench.publisher import MESSAGE_BYTES, PACE_NS, STACK, STAMP, STEADY_NS, STREAM, open_bus
+from cereal.visionipc.server import VisionIpcServer
+from modeld.health.reporter import HEALTH_SERVICES
+from modeld.health.snapshot import FigureReader
+from tools.bench.publisher import (
+    BUFFERS,
+    FRAME_SIZE,
+    MESSAGE_BYTES,
+    PACE_NS,
+    STACK,
+    STAMP,
+    STEADY_NS,
+    STREAM,
+    open_bus,
+)
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
@@ -41,7 +54,6 @@ from tools.lib.processes import Child, ProcessError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -54,8 +66,14 @@ BURSTS = 40
 BURST = 500  # half of what a ZeroMQ queue holds by default: nothing has to be dropped
 FRAMES = 1000
 SECONDS = 3.0
-IDLE_S = 10.0
 START_TIMEOUT_S = 30.0
+# Of --model: a daemon whose cameras are silent.
+IDLE_S = 10.0
+STREAMS = ("road", "wideRoad")
+SERVICE = HEALTH_SERVICES["driving"]
+HEALTH_TIMEOUT_S = 60.0
+# From the first word of its health until it is at rest.
+SETTLE_S = 2.0
 # After the sender is done, what is still in flight arrives within this.
 DRAIN_S = 0.5
 
@@ -256,6 +274,58 @@ def _take_frame(reader: FrameSource) -> tuple[int, int] | None:
     """Return when the next frame was published and received; None if none comes soon."""
     frame = reader.receive(50)
     return None if frame is None else (frame.timestamp_eof_ns, time.monotonic_ns())
+
+
+def idle_cpu_percent(model: Path, bus: str, prefix: str, seconds: float) -> float:
+    """Return the CPU time of a daemon whose cameras are there but silent, in percent of one core.
+
+    With rings of messages the cameras are VisionIPC's; `prefix` is that of the rings, or "".
+
+    Raises:
+        ProcessError: it ended, or is not heard.
+    """
+    server, layout = f"bench-{os.getpid()}", nv12_format(*FRAME_SIZE)
+    with ExitStack() as stack:
+        transport = open_bus(bus)
+        stack.callback(transport.close)
+        if prefix:
+            cameras = stack.enter_context(
+                VisionIpcServer(server, transport, stack=STACK, prefix=prefix)
+            )
+            for stream in STREAMS:
+                cameras.create_buffers(stream, BUFFERS, layout)
+            cameras.start()
+        else:
+            for stream in STREAMS:
+                stack.callback(FrameRingWriter(server, stream, layout, BUFFERS).close)
+        health = transport.subscriber(SERVICE, conflate=True)
+        camera = f"visionipc:{server}" if prefix else server
+        options = ["--model", str(model), "--demo", "--bus", bus, "--stack", STACK.name, "-q"]
+        command = ["run", *options, "--camera-server", camera]
+        environment = {"OPENPILOT_PREFIX": prefix} if prefix else {}
+        with Child("daemon", "tools.cli", command, environment) as daemon:
+            _await_health(health, daemon)
+            time.sleep(SETTLE_S)
+            before_s = _cpu_s(daemon.pid)
+            began = time.monotonic()
+            time.sleep(seconds)
+            return 100 * (_cpu_s(daemon.pid) - before_s) / (time.monotonic() - began)
+
+
+def _await_health(health: Subscriber, daemon: Child) -> None:
+    deadline = time.monotonic() + HEALTH_TIMEOUT_S
+    while health.receive(200) is None:
+        daemon.check_running()
+        if time.monotonic() > deadline:
+            raise ProcessError(
+                f"daemon: expected {SERVICE} within {HEALTH_TIMEOUT_S:g} s, found none; run it by "
+                "hand with -v"
+            )
+
+
+def _cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _print_result(result: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ import numpy as np
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from runtime.format.artifact import read_artifact
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.commands.compile import parse_camera
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
 from tools.lib.json_output import print_json

@@ -1,17 +1,25 @@
-"""``modeld bench --host``: a frame's cost outside its model.
+"""``modeld bench --host`` and ``--submission``: the host's part of a frame.
 
-The daemon's loop runs in this process, on a live bus and frame rings that a camera process feeds at
-20 Hz; in place of the model stands what answers at once with outputs that the model gave before.
-All else is the daemon's own: pairing, messages in, judging, parsing, filling, sending. For the
-given number of frames, after those that fill the model's histories:
+``--host`` measures a frame's cost outside its model. The daemon's loop runs in this process, on a
+live bus and frame rings that a camera process feeds at 20 Hz; in place of the model stands a
+program that answers at once with outputs of an earlier run. All else is the daemon's own: pairing,
+messages in, judging, parsing, filling, sending. For the given number of frames, after those that
+fill the model's histories:
 
 - ``cpu_us``: CPU time of the loop's thread in one step, the wait for frames included;
 - ``wall_us``: from the frames' arrival in the loop to the last message handed to the transport. The
   transport's own threads are in it only as far as they take the processor from the loop.
+
+``--submission`` measures what it costs to hand a run to the driver. The artifact is loaded twice,
+once with launches that the driver records and once with launches that are enqueued one by one, and
+both run in alternating blocks of 20. ``host`` is the CPU time of the calling thread in one run:
+inputs and outputs copied, everything enqueued, the wait slept through. ``run`` is the time of a
+run. Ratios are recorded / one by one within one round.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import time
@@ -28,13 +36,15 @@ from modeld.daemon import Daemon
 from modeld.service import realtime
 from modeld.service.config import Config
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
+from runtime.texts import count_text
 from tools.bench.daemon import FOCAL_PER_WIDTH, RATE_HZ, camera_size
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
 from tools.lib.wrapped_program import WrappedProgram
 from tools.timing.program_inputs import make_inputs
+from tools.timing.run_times import FRAMES, PAUSE_S, compare
 
 if TYPE_CHECKING:
     import argparse
@@ -50,6 +60,7 @@ WARM_UP_STEPS = 110
 MOST_STEPS_WITHOUT_FRAMES = 100
 TIMES = ("cpu_us", "wall_us")
 PARTS = ("min", "p50", "p99")
+CLOCKS = {"host": time.thread_time_ns, "run": time.perf_counter_ns}
 
 
 class AnswersAtOnce(WrappedProgram):
@@ -80,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model is None:
         raise UsageError("--host: expected the artifact as --model driving.pkl, found none")
     size = camera_size(args.model, args.camera)
-    result = measure(args.model, size, args.iters, args.device)
+    result = measure_frames(args.model, size, args.iters, args.device)
     if args.json:
         print_json(result)
     else:
@@ -91,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(
+def measure_frames(
     model: Path, size: tuple[int, int], frames: int, device: str | None = None
 ) -> dict[str, Any]:
     """Run camera and loop for some frames; return the object of ``--json``.
@@ -149,3 +160,104 @@ def _step(daemon: Daemon) -> tuple[float, float]:
         if result is not None and result.published:
             return cpu_ns / 1e3, (daemon.state.published_ns - daemon.state.iterated_ns) / 1e3
     raise ToolError(f"camera: expected frames, found none in {MOST_STEPS_WITHOUT_FRAMES} waits")
+
+
+def run_submission(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work, or the device records nothing.
+        RuntimeFault: the artifact or the device is not right.
+    """
+    result = measure_submission(args.path[0], args.device, args.entry, args.blocks, args.seed)
+    if args.json:
+        print_json(result)
+        return 0
+    launches = count_text(result["launches"], "launch")
+    commands = count_text(result["submissions"], "command")
+    print(f"{result['artifact']}, entry {result['entry']}, on {result['device']}")
+    print(f"  {launches} as {commands} ({result['extension']}) and one by one")
+    for name in CLOCKS:
+        found = result[name]
+        print(
+            f"  {name:4}  {found['recorded_ms']:.3f} and {found['single_ms']:.3f} ms, ratio "
+            f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
+        )
+    print(f"  saved of the host: {result['saved_us_per_launch']:.2f} us a launch")
+    return 0
+
+
+def measure_submission(
+    path: Path, device: str | None, entry: str | None, blocks: int, seed: int
+) -> dict[str, Any]:
+    """Load the artifact twice and run both in turns; return the object of ``--json``.
+
+    `blocks` of each are kept.
+
+    Raises:
+        UsageError: the device records nothing, or the entry is one launch.
+    """
+    recording = runtime.choose_device(device)
+    support = recording.info.recording
+    if support is None:
+        raise UsageError(f"--submission: {recording.info.name} has no extension to record launches")
+    single = dataclasses.replace(
+        recording, info=dataclasses.replace(recording.info, recording=None)
+    )
+    with ExitStack() as stack:
+        programs = {
+            name: stack.enter_context(runtime.load_program(path, opened))
+            for name, opened in {"recorded": recording, "single": single}.items()
+        }
+        program = programs["recorded"]
+        name = entry or program.entries[0]
+        submissions = program.submissions(name)
+        if submissions == programs["single"].submissions(name):
+            raise UsageError(
+                f"--submission: {program.manifest.name}, entry {name!r}: its launches are not "
+                "recorded (on PoCL's CPU devices only with RUNTIME_RECORD=1); the log says why"
+            )
+        inputs = make_inputs(program.entry_inputs(name), seed)
+        found = _rounds(programs, inputs, name, blocks)
+        result: dict[str, Any] = {
+            "artifact": program.manifest.name,
+            "entry": name,
+            "device": program.stats.device,
+            "extension": support.extension,
+            "launches": program.stats.launches[name],
+            "submissions": submissions,
+        }
+    for clock in CLOCKS:
+        comparison = compare(found["recorded"][clock], found["single"][clock])
+        result[clock] = {
+            "recorded_ms": comparison.ours_ms,
+            "single_ms": comparison.theirs_ms,
+            "ratio": comparison.ratio,
+            "ratio_min": comparison.ratio_min,
+            "ratio_max": comparison.ratio_max,
+        }
+    saved_ms = result["host"]["single_ms"] - result["host"]["recorded_ms"]
+    result["saved_us_per_launch"] = 1e3 * saved_ms / result["launches"]
+    return result
+
+
+def _rounds(
+    programs: Mapping[str, Program], inputs: Mapping[str, NDArray[Any]], entry: str, blocks: int
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return for each program and clock the median of each of its blocks in ms."""
+    names = list(programs)
+    medians = {name: {clock: np.empty(blocks) for clock in CLOCKS} for name in names}
+    for number in range(-1, blocks):
+        # Who begins changes from round to round; the first one warms up.
+        for name in names[:: 1 if number % 2 else -1]:
+            time.sleep(PAUSE_S)
+            times_ns = {clock: np.empty(FRAMES, np.int64) for clock in CLOCKS}
+            for frame in range(FRAMES):
+                before = {clock: read() for clock, read in CLOCKS.items()}
+                programs[name].run(inputs, entry)
+                for clock, read in CLOCKS.items():
+                    times_ns[clock][frame] = read() - before[clock]
+            for clock, values in times_ns.items():
+                if number >= 0:
+                    medians[name][clock][number] = np.median(values) / 1e6
+    return medians

@@ -21,7 +21,7 @@ from cereal.errors import LogError
 from cereal.log_reader import log_content, read_log, read_log_bytes
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.lib.json_output import print_json
 
 if TYPE_CHECKING:

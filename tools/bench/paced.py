@@ -21,8 +21,10 @@ came of it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -35,14 +37,14 @@ import runtime
 from modeld.service import realtime
 from modeld.service.config import RealtimeConfig
 from modeld.service.realtime import Effect
+from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
-from tools.lib.table import format_table
-from tools.timing.program_inputs import inputs_for
+from tools.lib.terminal import format_table
+from tools.timing.program_inputs import inputs_for, make_inputs
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -57,7 +59,7 @@ RUN_TIMEOUT_S = 2.0  # of one run and its pause
 SLOW_CORES = 1.7
 RATIOS = ("p99_over_p50", "steady_p99_over_p50")
 REALTIME = RealtimeConfig(priority=50, lock_memory=True, freeze_gc=True)
-NEIGHBOUR = "tools.bench.paced_neighbour"
+NEIGHBOUR = "tools.bench.paced"  # `main`
 
 Times = dict[str, dict[str, float]]
 
@@ -186,3 +188,50 @@ def _print(result: Mapping[str, Any]) -> None:
             rows.append((name, int(pause), found["p50_ms"], found["p99_ms"], *ratios, slow))
     head = ("beside", "pause ms", "p50 ms", "p99 ms", "p99/p50", "steady p99/p50", "slow cores")
     print(format_table(head, rows))
+
+
+def main() -> int:
+    """Run the other process of ``--beside``; return its exit code.
+
+    Without an artifact it keeps a CPU busy; with one it runs it every ``--period-ms``. With
+    ``--measure RUNS`` it times paced runs, as its parent does, and prints them as one JSON line.
+    ``--cpu N`` restricts it to that CPU. It prints "ready" first, and ends by a signal.
+    """
+    parser = argparse.ArgumentParser(description="other process of modeld bench --paced")
+    parser.add_argument("--cpu", type=int)
+    parser.add_argument("--artifact", type=Path)
+    parser.add_argument("--entry")
+    parser.add_argument("--device")
+    parser.add_argument("--period-ms", type=float, default=50.0)
+    parser.add_argument("--measure", type=int, default=0, metavar="RUNS")
+    args = parser.parse_args()
+    if args.cpu is not None:
+        os.sched_setaffinity(0, {args.cpu})
+    with StopSignals() as stop:
+        if args.artifact is None:
+            print("ready", flush=True)
+            while not stop.event.is_set():
+                pass
+        else:
+            _run_model(args, stop)
+    return 0
+
+
+def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
+    # The driver's threads inherit the CPU that was chosen before.
+    with runtime.load_program(args.artifact, args.device) as program:
+        entry = args.entry or program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), seed=0)
+        print("ready", flush=True)
+        if args.measure:
+            print_json(measure(program, inputs, entry, args.measure))
+            return
+        due_s = time.monotonic()
+        while not stop.event.is_set():
+            program.run(inputs, entry)
+            due_s = max(due_s + args.period_ms / 1e3, time.monotonic())
+            stop.event.wait(due_s - time.monotonic())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from cereal.address import Addresses, BusAddress
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingWriter, nv12_format
-from cereal.stacks import STACKS
+from cereal.stacks import STACKS, Addresses, BusAddress
 from cereal.transport.opening import open_transport
 from cereal.visionipc.server import VisionIpcServer
-from modeld.service.process_figures import FigureReader
+from modeld.health.snapshot import FigureReader
 from modeld.startup import StopSignals
 from tools.lib.json_output import json_text
 

@@ -1,11 +1,41 @@
-"""Findings of a checkup: what was seen, how good that is, and what to do about it."""
+"""Findings of a checkup: what was seen, how good that is, what to do about it; and as text.
+
+A report is attached to public issues. Parts leave private data out; `Scrubber` scrubs error
+messages of drivers and libraries, and values of environment variables, whose paths become their
+names::
+
+    /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from runtime.texts import count_text
+from tools.lib.terminal import format_table, printable
+
+_INDENT: Final = "  "
+# Shorter values are words such as "1" or "dark", which mean nothing private.
+MIN_VALUE: Final = 6
+MIN_NAME: Final = 3
+# Places and words that every machine has.
+_PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
+_PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
+_PUBLIC_PATHS: Final = re.compile(
+    r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
+)
+_RULES: Final = (
+    # Homes of any user, before the one at hand is known by its name.
+    (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
+    (re.compile(r"(?<=tcp://)(?!127\.0\.0\.1|localhost)[^\s:/+]+"), "<address>"),
+    (re.compile(r"(?i)(?<=serial)([\s:=]+)\S+"), r"\1<id>"),
+)
 
 
 class Verdict(StrEnum):
@@ -81,3 +111,82 @@ class Section:
             Finding(f["text"], Verdict(f["verdict"]), f["advice"]) for f in value["findings"]
         ]
         return cls(value["name"], findings, value["facts"], value["table"], value["seconds"])
+
+
+def summary(sections: Sequence[Section]) -> dict[str, int]:
+    """Return how many sections have each verdict."""
+    return {str(v): sum(s.verdict is v for s in sections) for v in Verdict}
+
+
+def report_text(sections: Sequence[Section]) -> str:
+    """Return a line for each finding under its section, tables below, and the sum of it."""
+    lines: list[str] = []
+    for section in sections:
+        lines.append(f"{section.name}: {section.verdict} ({section.seconds:.1f} s)")
+        for finding in section.findings:
+            mark = "" if finding.verdict is Verdict.GOOD else f"{finding.verdict}: "
+            lines.append(f"{_INDENT}{mark}{printable(finding.text)}")
+            if finding.advice:
+                lines.append(f"{_INDENT * 2}-> {printable(finding.advice)}")
+        if section.table:
+            table = format_table(section.table[0], section.table[1:])
+            lines += [f"{_INDENT}{line}" for line in table.splitlines()]
+        lines.append("")
+    return "\n".join([*lines, _sum_text(summary(sections))])
+
+
+def _sum_text(counts: Mapping[str, int]) -> str:
+    bad, look = counts[Verdict.BAD], counts[Verdict.LOOK]
+    if not bad and not look:
+        return "all is well"
+    parts = [f"{count_text(bad, 'section')} bad"] if bad else []
+    parts += [f"{count_text(look, 'section')} to look at"] if look else []
+    return ", ".join(parts)
+
+
+def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return the report as plain data."""
+    return {"summary": summary(sections), "sections": [s.plain() for s in sections]}
+
+
+class Scrubber:
+    """Removes private data from texts: names, paths of homes, addresses, serial numbers."""
+
+    def __init__(self, user: str, home: str, host: str, environment: Mapping[str, str]) -> None:
+        self._exact = dict(_replacements(home, environment))
+        names = {host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
+        public = _PUBLIC_HOSTS | _PUBLIC_USERS
+        self._names = [
+            (re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w])"), mark)
+            for name, mark in names.items()
+            if len(name) >= MIN_NAME and name not in public
+        ]
+
+    def text(self, text: str) -> str:
+        """Return a text without what is private."""
+        for value in sorted(self._exact, key=len, reverse=True):
+            text = text.replace(value, self._exact[value])
+        for pattern, mark in (*_RULES, *self._names):
+            text = pattern.sub(mark, text)
+        return text
+
+    def plain(self, value: Any) -> Any:
+        """Return plain data whose texts, keys too, are without what is private."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.plain(item) for item in value]
+        return value
+
+
+def _replacements(home: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield values and what stands for them; the home is the last, and wins."""
+    for name, value in environment.items():
+        parts = value.split(":") if "/" in value and "://" not in value else [value]
+        for part in (p.rstrip("/") for p in parts):
+            if len(part) >= MIN_VALUE and not _PUBLIC_PATHS.fullmatch(part):
+                yield part, f"${name}"
+    if len(home) >= MIN_NAME:
+        yield home.rstrip("/"), "~"

@@ -15,10 +15,10 @@ from cereal.errors import CerealError
 from cereal.frame_ring import MAGIC
 from cereal.frames import DIRECTORY as RINGS
 from cereal.stacks import VISION_ENDPOINT
-from cereal.visionipc.layout import DIRECTORY as SOCKETS
+from cereal.visionipc.protocol import DIRECTORY as SOCKETS
 from tools.checkup.findings import Section
-from tools.service.bus_options import open_bus
-from tools.service.health_judge import HealthEar, problems_of
+from tools.service.health import HealthEar, problems_of
+from tools.service.options import open_bus
 
 # A daemon reports once a second.
 LISTEN_S: Final = 2.5

@@ -21,10 +21,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
-from cereal.address import Addresses, BusAddress
 from cereal.msgq import wake
 from cereal.services import RENAMED_2026, SERVICES, service
-from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from cereal.stacks import DEFAULT_STACK, STACKS, Addresses, BusAddress, Stack
 from modeld.bus import open_bus
 from modeld.service.config import environment_prefix
 from modeld.startup import StopSignals

@@ -22,10 +22,8 @@ from typing import Any
 from cereal.frames import FrameFormat, nv12_format
 from runtime.errors import SelfTestError
 from runtime.opencl.device import choose_device
-from runtime.quantities import count_text, flops_text, size_text
-from scheduler.cache.schedules import EntryGraph
-from scheduler.check.driving import verify_driving
-from scheduler.check.self_check import Report, verify
+from runtime.texts import count_text, flops_text, size_text
+from scheduler.check.self_check import Report, verify, verify_driving
 from scheduler.check.vectors import with_self_test
 from scheduler.compile import (
     CompiledModel,
@@ -40,15 +38,15 @@ from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
 from scheduler.driving.facts import MONITORING, SUPERCOMBO, facts_of
-from scheduler.driving.kinds import known_model
+from scheduler.driving.fit import known_model
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.errors import SelfCheckError
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.passes.halves.precision import PRECISIONS
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tuning.tune import Tuned, tune
-from tools.adreno.cost import EntryCost
-from tools.adreno.report import cost_of, lines, plain
+from tools.adreno.cost import EntryCost, cost_of, lines, plain
 from tools.adreno.toolchain import GPUS, find_toolchain
 from tools.describe.compilation import (
     TargetReport,
@@ -68,8 +66,8 @@ from tools.lib.model_options import (
     with_constants,
     with_notes,
 )
-from tools.lib.number_options import above
-from tools.lib.progress_bar import counted
+from tools.lib.options import above
+from tools.lib.terminal import counted
 
 # A day: more is a typing error.
 MAX_TUNE_S = 86_400

@@ -19,7 +19,7 @@ from typing import Any
 from modeld.service.config_sources import load_settings, sample_config
 from modeld.service.settings import shown
 from tools.lib.json_output import print_json
-from tools.service.setting_options import add_setting_arguments, settings_given
+from tools.service.options import add_setting_arguments, settings_given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 
 if TYPE_CHECKING:
     import argparse

@@ -33,15 +33,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from modeld.store.model_store import DEFAULT_STORE
-from runtime.files.whole_file import whole_file
-from tools.checkup.apart import run_apart
-from tools.checkup.findings import Section, Verdict
-from tools.checkup.parts import LIMITS, ON_DEVICE
-from tools.checkup.report_text import Scrubber, report_plain, report_text
+from runtime.files.user_file import whole_file
+from tools.checkup.findings import Scrubber, Section, Verdict, report_plain, report_text
+from tools.checkup.parts import LIMITS, ON_DEVICE, run_apart
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
-from tools.lib.number_options import MOST_S, above
-from tools.service.bus_options import add_bus_arguments
+from tools.lib.options import MOST_S, above
+from tools.service.options import add_bus_arguments
 
 logger = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import UsageError
+from tools.lib.given_data import write_npz
 from tools.lib.json_output import print_json
 from tools.lib.model_options import Changes, add_bind, add_constant, compiled_here, is_onnx
-from tools.lib.npz import write_npz
-from tools.lib.number_options import seed
-from tools.lib.table import format_table
+from tools.lib.options import seed
+from tools.lib.terminal import format_table
 from tools.timing.program_inputs import inputs_for
 
 if TYPE_CHECKING:

@@ -29,14 +29,14 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.adreno.toolchain import GPUS
 from tools.errors import UsageError
-from tools.lib.file_kind import kind_of
 from tools.lib.json_output import print_json
 from tools.lib.model_options import add_bind, parse_bindings
-from tools.lib.number_options import MOST_S, above, real
-from tools.lib.table import Section, format_table, printable
+from tools.lib.named_file import kind_of
+from tools.lib.options import MOST_S, above, real
+from tools.lib.terminal import Section, format_table, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -246,7 +246,7 @@ def _compare_schema(args: argparse.Namespace) -> int:
 
 def _dump(args: argparse.Namespace, kind: str) -> int:
     # Here: a log's schema is not needed to look into models.
-    from tools.describe.dump_log import Request, dump
+    from tools.describe.log import Request, dump
 
     if kind != "log":
         raise UsageError(f"--dump needs an event log, found a file of kind {kind}")
@@ -293,8 +293,8 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     facts, sections = describe(scheduled, args.entry)
     tables: dict[str, PageTable] = {}
     if args.adreno is not None:
-        from tools.adreno.report import page_table, plain
-        from tools.adreno.report import sections as adreno_sections
+        from tools.adreno.cost import page_table, plain
+        from tools.adreno.cost import sections as adreno_sections
 
         cost = _adreno_cost(args, kind, scheduled.manifest)
         facts["adreno"] = plain(cost)
@@ -315,7 +315,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 def _adreno(args: argparse.Namespace, kind: str) -> int:
     # Here: only this looks at what a compiler for a GPU makes.
     from runtime.format.artifact import read_artifact
-    from tools.adreno.report import lines, plain, sections
+    from tools.adreno.cost import lines, plain, sections
 
     if args.viz is not None:
         raise UsageError("--viz needs --schedule; with both, the page has what --adreno finds")
@@ -329,9 +329,9 @@ def _adreno(args: argparse.Namespace, kind: str) -> int:
 
 
 def _adreno_cost(args: argparse.Namespace, kind: str, manifest: Mapping[str, Any]) -> EntryCost:
-    from tools.adreno.report import cost_of
+    from tools.adreno.cost import cost_of
     from tools.adreno.toolchain import find_toolchain
-    from tools.lib.progress_bar import counted
+    from tools.lib.terminal import counted
 
     if kind != "artifact":
         raise UsageError(

@@ -41,7 +41,7 @@ from cereal.stacks import STACKS
 from modeld.service.config import Config
 from modeld.service.config_sources import sample_config
 from modeld.store.model_store import DEFAULT_STORE
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.service.unit_paths import unit_warnings

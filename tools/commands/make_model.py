@@ -14,10 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.quantities import flops_text
+from runtime.texts import flops_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import seed
+from tools.lib.options import seed
 
 if TYPE_CHECKING:
     import argparse

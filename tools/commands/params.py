@@ -24,7 +24,7 @@ from cereal.stacks import STACKS
 from modeld.errors import ParameterError
 from modeld.service.config_sources import Given, load_config
 from modeld.vehicle.inputs import CarParameters
-from modeld.vehicle.param_values import (
+from modeld.vehicle.model_params import (
     BUNDLE,
     CALIBRATION,
     CAMERA_OFFSET,
@@ -42,7 +42,7 @@ from modeld.vehicle.param_values import (
 from modeld.vehicle.params import Params
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table, printable
+from tools.lib.terminal import format_table, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ from modeld.service.config import Config
 from modeld.service.config_sources import load_config
 from modeld.service.service_log import ServiceLog
 from tools.lib.json_output import print_json
-from tools.service.setting_options import add_setting_arguments, settings_given
+from tools.service.options import add_setting_arguments, settings_given
 
 logger = logging.getLogger("modeld")
 

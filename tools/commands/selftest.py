@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 
 if TYPE_CHECKING:
     import argparse

@@ -34,17 +34,18 @@ from modeld.startup import StopSignals
 from modeld.store.model_store import ModelStore
 from tools.errors import ToolError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_S, above
-from tools.service.bus_options import add_bus_arguments, addresses_of, open_bus, take_bus_of
-from tools.service.health_judge import (
+from tools.lib.options import MOST_S, above
+from tools.service.health import (
     SERVICES,
     Health,
     HealthEar,
+    Painter,
+    health_text,
     problems_of,
     quantile_ms,
     stages_since,
 )
-from tools.service.health_text import Painter, health_text
+from tools.service.options import add_bus_arguments, addresses_of, open_bus, take_bus_of
 from tools.service.running_models import comparison
 
 logger = logging.getLogger(__name__)

@@ -31,16 +31,14 @@ from cereal.errors import CerealError
 from modeld.errors import ModeldError, StoreError
 from modeld.service.config import Config
 from modeld.service.config_sources import Given, load_config
-from modeld.store.manifest import Entry, ModelId
-from modeld.store.model_store import DEFAULT_STORE, ModelStore, SelfTest
-from modeld.store.removal import remove
-from modeld.store.selection import ROLES, Selected
+from modeld.store.model_store import DEFAULT_STORE, ModelStore, SelfTest, remove
+from modeld.store.records import ROLES, Entry, ModelId, Selected
 from runtime.errors import RuntimeFault
-from runtime.quantities import size_text
+from runtime.texts import size_text
 from tools.lib.json_output import print_json
 from tools.lib.model_options import lineage_text
-from tools.lib.table import format_table, printable
-from tools.service.bus_options import add_stack_arguments
+from tools.lib.terminal import format_table, printable
+from tools.service.options import add_stack_arguments
 from tools.service.running_models import (
     Run,
     open_transport,

@@ -34,13 +34,13 @@ from cereal.transport import Transport
 from cereal.transport.base import Subscriber
 from modeld.health.reporter import HEALTH_SERVICES
 from modeld.startup import StopSignals
-from tools.describe.dump_log import json_line, selections
+from tools.describe.log import json_line, selections
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_S, above, whole
+from tools.lib.options import MOST_S, above, whole
 from tools.messages.drive_log import OUTPUT_SERVICES
 from tools.messages.message_values import Selection
-from tools.service.bus_options import add_bus_arguments, open_bus
+from tools.service.options import add_bus_arguments, open_bus
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from cereal.errors import MessageError
 from cereal.schema import DAMAGED, content, member_name, read_event
 from tools.compare.fields import has_frame_id
-from tools.messages.drive_time import DriveTime
+from tools.messages.drive_log import DriveTime
 
 Side = Literal["left", "right"]
 Key = tuple[int, int]

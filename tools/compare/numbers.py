@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.compare.findings import FieldSeries, FieldStatistics, Finding
-from tools.compare.layouts import Fields, PairLayout
+from tools.compare.fields import Fields, PairLayout
+from tools.compare.findings import FieldSeries, FieldStatistics, Finding, Tallies, Tally
 from tools.compare.running import BatchMeans, Series, Slope, Totals, is_shift
-from tools.compare.tally import Tallies, Tally
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """Tolerances of fields: a reviewed table, and what a user adds to it.
 
 The table of the package is ``tolerances.toml`` beside this file; its head says how to read it.
-Called by ``tools.compare.judge`` and by what stores references in steps of a tolerance.
+Called by ``tools.compare.compare`` and by what stores references in steps of a tolerance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.errors import UsageError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 TABLE_PATH = Path(__file__).with_name("tolerances.toml")
 MAX_BYTES = 1 << 20

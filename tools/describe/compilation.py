@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.texts import count_text, flops_text, size_text
 from scheduler.device.spec import DeviceSpec
 from scheduler.tuning.tune import Tuned
-from tools.adreno.adreno_time import ANALYTIC
-from tools.lib.table import format_table, printable
+from tools.adreno.cost import ANALYTIC
+from tools.lib.terminal import format_table, printable
 
 if TYPE_CHECKING:
     from scheduler.check.outputs import OutputCheck

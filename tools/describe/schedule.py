@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime.format.artifact import read_artifact
-from runtime.quantities import flops_column, size_text
-from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from scheduler.debug.kernel_text import facts, header, rows
+from runtime.texts import flops_column, size_text
+from scheduler.debug.kernel_table import KernelTable, facts, header, kernel_tables, rows
 from scheduler.debug.viz import LaunchTimes
 from tools.errors import FileKindError, UsageError
-from tools.lib.given_text import GivenText
-from tools.lib.table import Section
+from tools.lib.given_data import GivenText
+from tools.lib.terminal import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ class Scheduled(NamedTuple):
 def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
     """Return the manifest of an artifact, or of an ONNX model after scheduling it.
 
-    `kind` is the answer of `tools.lib.file_kind.kind_of`; `bind` has sizes of symbolic dimensions.
+    `kind` is the answer of `tools.lib.named_file.kind_of`; `bind` has sizes of symbolic dimensions.
 
     Raises:
         UsageError: a log has no schedule.

@@ -3,23 +3,32 @@
 Fields are compared by their ordinals and enumerants by their numbers, as messages have them; names
 are not on the wire. What either side declares without any field, as we do with structures out of
 use and stacks with those that they keep for forks, is not looked into.
+
+Nothing of a checkout is executed: services.py is parsed, of which literals count alone, and schema
+files are copied, with imports among themselves only, and loaded in a process of its own.
 """
 
 from __future__ import annotations
 
+import ast
+import json
+import operator
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cereal.schema import log
 from cereal.schema_layout import FieldLayout, SchemaLayout, TypeLayout, layout_of
 from cereal.services import SERVICES
-from runtime.quantities import count_text
-from tools.describe.stack_checkout import StackService, read_checkout
-from tools.lib.table import Section
+from runtime.own_process import own_command
+from runtime.texts import count_text
+from tools.errors import FileKindError
+from tools.lib.terminal import Section
 
 NEW, CHANGED, INCOMPATIBLE, REMOVED, RENAMED = KINDS = (
     "new",
@@ -31,6 +40,29 @@ NEW, CHANGED, INCOMPATIBLE, REMOVED, RENAMED = KINDS = (
 # What our tables lack: the others cost nothing.
 DIFFERENCES: Final = (NEW, CHANGED, INCOMPATIBLE)
 _RETIRED: Final = re.compile(r"(?i)(deprecated|retired)$")
+
+# Where openpilot and sunnypilot keep these files, newest first; opendbc is a repository in theirs.
+_CEREAL: Final = ("openpilot/cereal", "cereal", ".")
+_MORE: Final = (
+    "opendbc_repo/opendbc/car",
+    "opendbc/car",
+    "openpilot/opendbc_repo/opendbc/car",
+    "opendbc_repo/opendbc/car/include",
+)
+_TABLES: Final = ("_services", "services")
+_MAX_BYTES: Final = 1 << 20
+_MAX_FILES: Final = 64
+_TIMEOUT_S: Final = 60
+# Annotations for other languages: no field has them.
+_STUB: Final = """@0x{number:016x};
+annotation {names} (file) :Text;
+"""
+_STUBS: Final = {
+    "c++.capnp": _STUB.format(number=0xBDF87D7BB8304E81, names="namespace"),
+    "java.capnp": "@0xc5f1af96651f70ea;\nannotation package (file) :Text;\n"
+    "annotation outerClassname (file) :Text;\n",
+}
+_TOKEN: Final = re.compile(r'#[^\n]*|"(?:\\.|[^"\\\n])*"|\b(?:import|embed)\b')
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +215,216 @@ def _type_text(kind: TypeLayout, layout: SchemaLayout) -> str:
 def _bare(name: str) -> str:
     """Return a field's name without its groups, and without what says that it is out of use."""
     return _RETIRED.sub("", name.rsplit(".", 1)[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class StackService:
+    """A row of a stack's table.
+
+    Every `decimation`-th message is in the small log, None: none is. `queue_bytes` are those of its
+    ring, None if the stack does not declare them.
+    """
+
+    logged: bool
+    frequency_hz: float
+    decimation: int | None
+    queue_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A checkout: services by name, and the layout of its Event."""
+
+    services: dict[str, StackService]
+    layout: SchemaLayout
+
+
+def read_checkout(directory: Path) -> Checkout:
+    """Read services.py, log.capnp and what it imports.
+
+    Raises:
+        FileKindError: they are not there, or are no such files.
+    """
+    for place in _CEREAL:
+        home = directory / place
+        if (home / "log.capnp").is_file() and (home / "services.py").is_file():
+            layout = _load(home, [home, home / "include", *(directory / one for one in _MORE)])
+            return Checkout(_read_services(home / "services.py"), layout)
+    raise FileKindError(
+        f"{directory}: expected log.capnp and services.py in it, in cereal or in openpilot/cereal, "
+        "found none; name the directory of a checkout"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise FileKindError(f"{path}: expected at most {_MAX_BYTES} bytes, found more")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileKindError(f"{path}: expected a text file, found {reason}") from error
+
+
+def _load(home: Path, places: list[Path]) -> SchemaLayout:
+    staged: dict[str, str] = {}
+    waiting = ["log.capnp"]
+    while waiting:
+        name = waiting.pop()
+        if name in staged:
+            continue
+        if len(staged) == _MAX_FILES:
+            raise FileKindError(f"{home}: expected at most {_MAX_FILES} schema files, found more")
+        path = next((place / name for place in places if (place / name).is_file()), None)
+        if name in _STUBS:
+            staged[name] = _STUBS[name]
+        elif path is None:
+            raise FileKindError(
+                f"{home / 'log.capnp'}: expected {name}, which it or one of its files imports, in "
+                f"{', '.join(str(place) for place in places)}, found none; is a submodule missing?"
+            )
+        else:
+            staged[name] = "".join(_pieces(path, _text(path), waiting))
+    with tempfile.TemporaryDirectory(prefix="modeld-schema-") as temporary:
+        for name, text in staged.items():
+            (Path(temporary) / name).write_text(text, encoding="utf-8")
+        return _layout(home, Path(temporary) / "log.capnp")
+
+
+def _pieces(path: Path, text: str, imported: list[str]) -> Iterator[str]:
+    """Yield a schema file without comments, which imports files by their names alone."""
+    end, is_import = 0, False
+    for token in _TOKEN.finditer(text):
+        yield text[end : token.start()]
+        end, found = token.end(), token[0]
+        if found == "embed":
+            raise FileKindError(f"{path}: expected a schema by itself, found what embeds a file")
+        if is_import and found.startswith('"'):
+            name = found[1:-1].rsplit("/", 1)[-1]
+            imported.append(name)
+            found = f'"{name}"'
+        is_import = found == "import"
+        if not found.startswith("#"):
+            yield found
+    yield text[end:]
+
+
+def _layout(home: Path, path: Path) -> SchemaLayout:
+    command = own_command("cereal.schema_layout", str(path))
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module, no shell
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FileKindError(
+            f"{home / 'log.capnp'}: expected a schema, found that reading it takes over "
+            f"{_TIMEOUT_S} s"
+        ) from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        # Of what ends the process: the library ends it on some files.
+        reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", said[-1]).strip()
+        raise FileKindError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
+    return cast("SchemaLayout", json.loads(done.stdout))
+
+
+_OPERATORS: Final = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+# Of text that is no Python, nested too deeply, or no table of literals.
+_NO_TABLE: Final = (
+    *(SyntaxError, RecursionError, MemoryError),
+    *(ValueError, TypeError, ArithmeticError, LookupError),
+)
+_Value = bool | int | float | str | None
+
+
+def _read_services(path: Path) -> dict[str, StackService]:
+    text = _text(path)
+    try:
+        module = ast.parse(text)
+        names = _constants(module)
+        table = _table(module)
+        if table is None:
+            raise FileKindError(f"{path}: expected a dictionary {' or '.join(_TABLES)}, found none")
+        rows = {
+            str(_value(key, names)): _row(value, names)
+            for key, value in zip(table.keys, table.values, strict=True)
+            if key is not None
+        }
+    except _NO_TABLE as error:
+        raise FileKindError(
+            f"{path}: expected a table of services as literals, found {error}"
+        ) from error
+    has_queues = any(row.queue_bytes is not None for row in rows.values())
+    small = names.get("QueueSize.SMALL")
+    if not has_queues or not isinstance(small, int):
+        return rows
+    return {
+        name: row if row.queue_bytes is not None else _with_queue(row, small)
+        for name, row in rows.items()
+    }
+
+
+def _with_queue(row: StackService, queue_bytes: int) -> StackService:
+    return StackService(row.logged, row.frequency_hz, row.decimation, queue_bytes)
+
+
+def _table(module: ast.Module) -> ast.Dict | None:
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id in _TABLES:
+                value = cast("ast.Assign | ast.AnnAssign", node).value
+                if isinstance(value, ast.Dict):
+                    return value
+    return None
+
+
+def _constants(module: ast.Module) -> dict[str, _Value]:
+    """Return the numbers that classes of the module give names to: ``QueueSize.BIG``."""
+    found: dict[str, _Value] = {}
+    for holder in module.body:
+        for node in holder.body if isinstance(holder, ast.ClassDef) else []:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                try:
+                    name = f"{cast('ast.ClassDef', holder).name}.{node.targets[0].id}"
+                    found[name] = _value(node.value, {})
+                except ValueError:
+                    continue
+    return found
+
+
+def _row(node: ast.expr, names: dict[str, _Value]) -> StackService:
+    if not isinstance(node, ast.Tuple) or not 2 <= len(node.elts) <= 4:
+        raise ValueError(f"a service that is no tuple of 2 to 4 in line {node.lineno}")
+    cells = [_value(one, names) for one in node.elts] + [None, None]
+    logged, frequency_hz, decimation, queue = cells[:4]
+    if not isinstance(logged, bool) or not isinstance(frequency_hz, int | float):
+        raise TypeError(f"a service without flag and rate in line {node.lineno}")
+    return StackService(
+        logged,
+        float(frequency_hz),
+        decimation if isinstance(decimation, int) else None,
+        queue if isinstance(queue, int) else None,
+    )
+
+
+def _value(node: ast.expr, names: dict[str, _Value]) -> _Value:
+    """Return a literal, a quotient or product of such, or a number that has a name."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str | None):
+        return node.value
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return names[f"{node.value.id}.{node.attr}"]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -cast("float", _value(node.operand, names))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _value(node.left, names), _value(node.right, names)
+        if all(isinstance(one, int | float) for one in (left, right)):
+            return cast("float", _OPERATORS[type(node.op)](left, right))
+    raise ValueError(f"no literal in line {node.lineno}")

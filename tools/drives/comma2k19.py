@@ -14,15 +14,15 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.frames import Frame, nv12_format
-from modeld.vehicle.calibration import DEVICE_CAMERAS, Camera, DeviceCameras
-from runtime.quantities import count_text
+from cereal.frames import nv12_format
+from modeld.vehicle.cameras import DEVICE_CAMERAS, Camera, DeviceCameras
+from runtime.texts import count_text
 from tools.drives.comma2k19_files import (
     ACCELEROMETER,
     GYRO,
@@ -34,13 +34,13 @@ from tools.drives.comma2k19_files import (
     read_samples,
     telemetry_files,
 )
-from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
+from tools.drives.drive import DriveInfo, FilmedDrive, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
 from tools.lib.named_file import tree
-from tools.messages.drive_messages import DriveMessages, FrameTimes, Mounting
-from tools.messages.telemetry import Series, Telemetry, measured_series
-from tools.video.video import Video
+from tools.messages.drive_messages import FrameTimes, Mounting
+from tools.messages.telemetry import CarSample, Series, Telemetry, measured_series
+from tools.video.video import Video, VideoFrame
 
 logger = logging.getLogger(__name__)
 
@@ -187,18 +187,10 @@ def rotation_vectors(rotations: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Comma2k19Drive:
+class Comma2k19Drive(FilmedDrive):
     """A segment as a drive: one moment a frame, stamped with the phone's boot time."""
 
-    info: DriveInfo
     segment: Comma2k19Telemetry
-    _open: list[Video] = field(default_factory=list)
-    _ends: list[str] = field(default_factory=list)
-
-    @property
-    def damage(self) -> str:
-        """Why the moments that were yielded last ended too early; "" where they did not."""
-        return self._ends[-1] if self._ends else ""
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on; everything before is decoded too.
@@ -207,33 +199,25 @@ class Comma2k19Drive:
             DriveError: the video has more frames than there are times. Where it has fewer, or is
                 damaged, the moments end with a line in our own log.
         """
-        layout, telemetry = self.info.formats["road"], self.segment.telemetry()
-        times_s = self.segment.times_s
-        buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
-        messages = DriveMessages(self.info.mounting)
+        times_s, telemetry = self.segment.times_s, self.segment.telemetry()
         self.close()
         self._ends.clear()
         decoded = 0
-        with Video(self.segment.path / VIDEO) as video:
-            self._open.append(video)
+
+        def shown(video: Video) -> Iterator[tuple[FrameTimes, CarSample, VideoFrame]]:
+            nonlocal decoded
             for picture in video.frames():
                 decoded += 1
                 index = picture.index
-                if index >= times_s.size:
-                    continue
-                # From boot, as recorded: rounding once keeps the microseconds.
-                sof_ns = round((self.segment.start_s + times_s[index]) * 1e9)
-                times = FrameTimes(index, sof_ns, sof_ns + READOUT_NS)
-                sent = [
-                    Message(name, times.eof_ns if name == "roadCameraState" else sof_ns, data)
-                    for name, data in messages.for_frame(times, telemetry.at(times_s[index]))
-                ]
-                if index < first:
-                    continue
-                buffer = buffers[index % KEPT_MOMENTS]
-                picture.write_nv12(buffer, layout)
-                frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
-                yield Moment(index, tuple(sent), {"road": frame})
+                if index < times_s.size:
+                    # From boot, as recorded: rounding once keeps the microseconds.
+                    sof_ns = round((self.segment.start_s + times_s[index]) * 1e9)
+                    times = FrameTimes(index, sof_ns, sof_ns + READOUT_NS)
+                    yield times, telemetry.at(times_s[index]), picture
+
+        with Video(self.segment.path / VIDEO) as video:
+            self._open.append(video)
+            yield from self._filmed(shown(video), first)
         problem = (
             f"{self.segment.path / VIDEO}: expected {count_text(times_s.size, 'frame')}, as "
             f"many as global_pose/frame_times holds, found {decoded}; the video is damaged or "
@@ -245,11 +229,6 @@ class Comma2k19Drive:
         self._ends.append(video.damage or (problem if is_short else ""))
         if is_short and not video.damage:
             logger.warning("%s", problem)
-
-    def close(self) -> None:
-        """Release the decoder."""
-        while self._open:
-            self._open.pop().close()
 
 
 def is_segment(path: Path) -> bool:

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.files.given_file import read_given
-from runtime.quantities import count_text
+from runtime.files.user_file import read_given
+from runtime.texts import count_text
 from tools.errors import DriveError
 
 # A unit quaternion further from 1 than this is none.

@@ -8,14 +8,18 @@ drives through this module only; each kind of drive is one module beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from cereal.frames import Frame, FrameFormat
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 from tools.errors import PictureSizeError
-from tools.messages.drive_messages import Mounting
+from tools.messages.drive_messages import DriveMessages, FrameTimes, Mounting
+from tools.messages.telemetry import CarSample
+from tools.video.video import Video, VideoFrame
 
 # A drive fills the buffers of its frames again after this many moments: what reads ahead may hold
 # fewer than that many, and what keeps a frame copies it.
@@ -67,7 +71,7 @@ class DriveInfo:
     # Layout of the frames by stream; only streams that have frames.
     formats: Mapping[str, FrameFormat]
     # What the frames were filmed with; None where `deviceState` and `roadCameraState` of the drive
-    # name a device of `modeld.vehicle.calibration.DEVICE_CAMERAS`.
+    # name a device of `modeld.vehicle.cameras.DEVICE_CAMERAS`.
     cameras: DeviceCameras | None
     mounting: Mounting  # first calibration of the drive, for pictures with overlays
     # How many there are, that behind the last frame included; None where only decoding tells.
@@ -138,3 +142,46 @@ class FirstPart:
     def close(self) -> None:
         """Release decoders and files."""
         self.drive.close()
+
+
+@dataclass(frozen=True, slots=True)
+class FilmedDrive:
+    """What drives of a single video have in common: messages are made for its frames."""
+
+    info: DriveInfo  # what is known of it; ``moments`` as far as the header tells
+    _open: list[Video] = field(default_factory=list, kw_only=True)
+    _ends: list[str] = field(default_factory=list, kw_only=True)
+
+    @property
+    def damage(self) -> str:
+        """Why the moments that were yielded last ended too early; "" where they did not."""
+        return self._ends[-1] if self._ends else ""
+
+    def close(self) -> None:
+        """Release the decoder."""
+        while self._open:
+            self._open.pop().close()
+
+    def _filmed(
+        self, shown: Iterable[tuple[FrameTimes, CarSample, VideoFrame]], first: int
+    ) -> Iterator[Moment]:
+        """Yield the moments from number `first` on.
+
+        `shown`: all frames, with their stamps and the car at that time.
+        """
+        layout = self.info.formats["road"]
+        buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
+        messages = DriveMessages(self.info.mounting)
+        for times, car, picture in shown:
+            # Of skipped frames too: when a slow message is due depends on all before.
+            sent = [
+                Message(name, times.eof_ns if name == "roadCameraState" else times.sof_ns, data)
+                for name, data in messages.for_frame(times, car)
+            ]
+            index = times.frame_id
+            if index < first:
+                continue
+            buffer = buffers[index % KEPT_MOMENTS]
+            picture.write_nv12(buffer, layout)
+            frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
+            yield Moment(index, tuple(sent), {"road": frame})

@@ -18,8 +18,8 @@ from cereal.errors import LogError, MessageError
 from cereal.log_reader import read_log_bytes
 from cereal.schema import content, read_event, reading
 from tools.drives.drive import Message
-from tools.drives.event_bytes import read_header, write_field
 from tools.errors import DriveError
+from tools.messages.event_bytes import read_header, write_field
 
 logger = logging.getLogger(__name__)
 

@@ -18,16 +18,17 @@ from typing import Protocol, cast
 from tools.drives.drive import Drive
 from tools.errors import DriveError
 from tools.lib.named_file import what_is_at
-from tools.lib.number_options import MOST_HZ, MOST_PX, above
+from tools.lib.options import MOST_HZ, MOST_PX, above, refuse
+from tools.messages.camera import VideoCamera, read_video_camera
 from tools.messages.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
-from tools.video.video_camera import VideoCamera, read_video_camera
 
-KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
+VIDEOS = "tools.drives.video_drive"
+KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", VIDEOS)
 
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """How drives are opened; each kind uses what applies to it."""
+    """How drives are opened; `telemetry`, `camera` and `rate_hz` are for videos only."""
 
     # Where routes lie that are named without a path; None: only paths are taken.
     data_dir: Path | None = None
@@ -65,6 +66,7 @@ def expand_drives(texts: Sequence[str], options: DriveOptions) -> list[str]:
 
     Raises:
         DriveError: a text names nothing that can be opened.
+        UsageError: an option is for videos, and a text names another drive.
     """
     return [one for text in texts for one in _expand(text, options)[1]]
 
@@ -74,6 +76,7 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
     Raises:
         DriveError: it is none, cannot be read, or stands for several; each kind raises its own.
+        UsageError: an option is for videos, and it is another drive.
     """
     kind, drives = _expand(text, options)
     if len(drives) != 1:
@@ -98,11 +101,20 @@ def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:
         kind = cast("Kind", importlib.import_module(name))
         drives = kind.expand(text, options)
         if drives is not None:
+            if name != VIDEOS:
+                _refuse_options_of_videos(text, options)
             return kind, drives
     raise DriveError(
         f"{text}: expected a segment directory, a route, a comma2k19 segment or a video file, "
         f"found {what_is_at(Path(text))}; check the path, and --data-dir for routes"
     )
+
+
+def _refuse_options_of_videos(text: str, options: DriveOptions) -> None:
+    shown = text.replace("{", "{{").replace("}", "}}")
+    given = {"telemetry": options.telemetry, "camera": options.camera, "rate": options.rate_hz}
+    message = f"expected a video, found {shown}, whose recording has its own; leave the option out"
+    refuse(given, [("telemetry|camera|rate", message)])
 
 
 # --- Options of every command that opens drives -----------------------------------------------

@@ -1,7 +1,7 @@
 """Drives of openpilot and sunnypilot: routes and segments, by name or by path.
 
-What a text may be is in `tools.drives.route_names`, where routes lie in
-`tools.drives.segment_files`. Segments that follow each other are one continuous drive.
+What a text may be is in `tools.drives.routes`, where routes lie in
+`tools.drives.routes`. Segments that follow each other are one continuous drive.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from pathlib import Path
 
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions
-from tools.drives.route_names import RouteName, Selection, from_address, parse_route, readings
-from tools.drives.segment_files import (
+from tools.drives.routes import (
     SMALL_VIDEO,
     VIDEO_NAMES,
+    RouteName,
     SegmentFiles,
+    Selection,
     find_route,
+    from_address,
     has_small_only,
     holds_route,
     missing_numbers,
+    parse_route,
+    readings,
     segment_at,
     segments_in,
 )

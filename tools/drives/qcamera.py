@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import FrameFormat, nv12_format
 from modeld.errors import CameraConfigError
-from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras
 from tools.drives.hevc_frames import MAX_PICTURES
 from tools.errors import DriveError, MissingPackageError, VideoError
 from tools.messages.drive_messages import Mounting

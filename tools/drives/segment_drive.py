@@ -14,15 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frames import Frame, FrameFormat
-from modeld.vehicle.calibration import DeviceCameras
+from modeld.vehicle.cameras import DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
+from tools.drives.drive_plan import LogSurvey, plan_moments, survey_logs
 from tools.drives.encode_index import Placed, VideoFile, place_frames
 from tools.drives.hevc_frames import HevcIndex, HevcReader, scan_hevc
 from tools.drives.log_events import Migrator, merged_messages
-from tools.drives.log_survey import LogSurvey, survey_logs
-from tools.drives.moment_plan import plan_moments
 from tools.drives.qcamera import SIZE, QCameraIndex, QCameraReader, scan_qcamera, small_cameras
-from tools.drives.segment_files import SMALL_VIDEO, VIDEO_NAMES, SegmentFiles
+from tools.drives.routes import SMALL_VIDEO, VIDEO_NAMES, SegmentFiles
 from tools.errors import DriveError
 
 logger = logging.getLogger(__name__)

@@ -13,25 +13,23 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from cereal.frames import Frame, nv12_format
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
-from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
+from tools.drives.drive import DriveInfo, FilmedDrive, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
-from tools.lib.file_kind import NOUNS
-from tools.lib.named_file import what_is_at
-from tools.messages.camera import stand_in_camera
-from tools.messages.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
-from tools.messages.telemetry import Telemetry, constant_telemetry, read_telemetry
+from tools.lib.named_file import NOUNS, what_is_at
+from tools.messages.camera import VideoCamera, stand_in_camera
+from tools.messages.drive_messages import MIN_INTERVAL_NS, FrameClock, FrameTimes, Mounting
+from tools.messages.telemetry import CarSample, Telemetry, constant_telemetry, read_telemetry
 from tools.video.video import Video, VideoFrame, VideoInfo
-from tools.video.video_camera import VideoCamera
 
 logger = logging.getLogger(__name__)
 
@@ -43,20 +41,12 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class VideoDrive:
+class VideoDrive(FilmedDrive):
     """A video file as a drive."""
 
-    info: DriveInfo  # what is known of it; ``moments`` as far as the header tells
     _path: Path
     _telemetry: Telemetry
     _rate_hz: float | None
-    _open: list[Video] = field(default_factory=list)
-    _ends: list[str] = field(default_factory=list)
-
-    @property
-    def damage(self) -> str:
-        """Why the moments that were yielded last ended too early; "" where they did not."""
-        return self._ends[-1] if self._ends else ""
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on.
@@ -68,27 +58,19 @@ class VideoDrive:
                 video is damaged, the moments end with a line in our own log.
             TelemetryError: the video has ended before its telemetry starts.
         """
-        layout = self.info.formats["road"]
-        buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
-        clock, messages = FrameClock(), DriveMessages(self.info.mounting)
+        clock = FrameClock()
         self.close()
         self._ends.clear()
+        time_s = 0.0
+
+        def shown(video: Video) -> Iterator[tuple[FrameTimes, CarSample, VideoFrame]]:
+            nonlocal time_s
+            for index, (time_s, picture) in enumerate(self._chosen(video)):
+                yield clock.stamp(index, time_s), self._telemetry.at(time_s), picture
+
         with Video(self._path) as video:
             self._open.append(video)
-            time_s = 0.0
-            for index, (time_s, picture) in enumerate(self._chosen(video)):
-                times = clock.stamp(index, time_s)
-                # Of skipped frames too: when a slow message is due depends on all before.
-                sent = [
-                    Message(name, times.eof_ns if name == "roadCameraState" else times.sof_ns, data)
-                    for name, data in messages.for_frame(times, self._telemetry.at(time_s))
-                ]
-                if index < first:
-                    continue
-                buffer = buffers[index % KEPT_MOMENTS]
-                picture.write_nv12(buffer, layout)
-                frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
-                yield Moment(index, tuple(sent), {"road": frame})
+            yield from self._filmed(shown(video), first)
             self._ends.append(video.damage)
             if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)
@@ -124,11 +106,6 @@ class VideoDrive:
         """
         with Video(self._path) as video:
             return [picture.index for _, picture in self._chosen(video)]
-
-    def close(self) -> None:
-        """Release the decoder."""
-        while self._open:
-            self._open.pop().close()
 
     def _chosen(self, video: Video) -> Iterator[tuple[float, VideoFrame]]:
         """Yield (time in s from the first frame, frame) of each moment."""

@@ -2,7 +2,7 @@
 
 Needs the `compile` extra (onnx). Called by `modeld make-model` and by tests. A further variant is a
 builder function here and a row in BUILDERS; a further revision of the driving models needs nothing
-here but the shape of heads that no other one has (`heads.py`).
+here but the shape of heads that no other one has (`outputs.py`).
 """
 
 from collections.abc import Callable
@@ -12,18 +12,21 @@ import onnx
 
 from scheduler.driving.derive import example_parts
 from scheduler.driving.revisions import MonitoringRevision, Revision
-from tools.example_models.attention import build_vit
-from tools.example_models.convolutional import build_resnet18, build_unet
-from tools.example_models.efficientnet import build_efficientnet_b2_elu
-from tools.example_models.espnet import build_espnet
+from tools.example_models.attention import build_swin, build_vit
+from tools.example_models.convolutional import build_espnet, build_resnet18, build_unet
+from tools.example_models.driving import (
+    build_monitoring,
+    build_policy,
+    build_vision,
+    build_vision_large,
+)
 from tools.example_models.fastvit import build_convnext, build_fastvit
-from tools.example_models.mobile import build_mobilenetv3_large
-from tools.example_models.mobilevit import build_mobilevit
-from tools.example_models.monitoring import build_monitoring
-from tools.example_models.policy import build_policy
+from tools.example_models.mobile import (
+    build_efficientnet_b2_elu,
+    build_mobilenetv3_large,
+    build_mobilevit,
+)
 from tools.example_models.small_driving import build_part
-from tools.example_models.swin import build_swin
-from tools.example_models.vision import build_vision, build_vision_large
 
 BUILDERS: dict[str, Callable[[int], tuple[onnx.ModelProto, int]]] = {
     "vision": build_vision,

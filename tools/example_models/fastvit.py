@@ -55,15 +55,14 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
             for block in range(depth):
                 with g.scope(f"blocks.{block}"):
                     x = token_mixer(g, x)
-                    y = feed_forward(g, x, config.expansion)
+                    y = conv_feed_forward(g, x, config.expansion)
                     scale = g.weight("layer_scale.gamma", np.full((dim, 1, 1), 0.4))
                     x = g.elementwise("Add", x, g.elementwise("Mul", y, scale))
     x = g.flatten(g.global_pool(final_conv(g, x)))
     with g.scope("head.fc"):
         # Half is left behind the gate, and a quarter of that behind the mean over the pixels.
         x = g.random_gemm(x, config.classes, gain=8 * GELU_GAIN)
-    metadata = {"model_checkpoint": f"example-fastvit/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def stem(g: GraphBuilder, x: Value, dim: int) -> Value:
@@ -97,7 +96,7 @@ def token_mixer(g: GraphBuilder, x: Value) -> Value:
         return g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
 
 
-def feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
+def conv_feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
     """Append the convolutional feed-forward (depthwise 7x7, 1x1, GELU, 1x1) of a branch."""
     dim = x.shape[1]
     with g.scope("mlp.conv"):
@@ -123,8 +122,8 @@ def final_conv(g: GraphBuilder, x: Value) -> Value:
     return g.gelu(x)
 
 
-# ----------------------------------------------------------------------------------------------
-# ConvNeXt (arXiv:2201.03545) of the size "atto" at 224 x 224, as a benchmark.
+# --- ConvNeXt (arXiv:2201.03545) of the size "atto" at 224 x 224, as a benchmark --------------
+#
 # A depthwise 7x7, layer norm over the channels, two 1x1 with GELU between them and a layer scale;
 # the norms transpose to channels last and back, as torch exports them. Patches of 4x4 in front, of
 # 2x2 between the stages. Operators, parameters and multiply-adds are those of the published
@@ -171,8 +170,7 @@ def build_convnext(seed: int, config: ConvNeXtConfig | None = None) -> tuple[onn
     x = g.flatten(_channel_norm(g, g.global_pool(x), "head.norm"))
     with g.scope("head.fc"):
         x = g.random_gemm(x, config.classes)
-    metadata = {"model_checkpoint": f"example-convnext/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
 
 
 def _channel_norm(g: GraphBuilder, x: Value, name: str) -> Value:

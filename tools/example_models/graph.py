@@ -322,6 +322,11 @@ class GraphBuilder:
         onnx.checker.check_model(model, full_check=True)
         return model
 
+    def finish_benchmark(self, outputs: Mapping[str, Value]) -> tuple[onnx.ModelProto, int]:
+        """Return the checked model, named after the graph and its seed, and its multiply-adds."""
+        metadata = {"model_checkpoint": f"example-{self.name}/seed-{self.seed}"}
+        return self.finish(outputs, metadata), self.multiply_adds
+
     def _weight_name(self, name: str) -> str:
         return ".".join((*self._scope, name))
 

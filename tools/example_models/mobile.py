@@ -1,7 +1,7 @@
-"""The layers that EfficientNet, MobileNetV3 and MobileViT share: bottleneck, squeeze-excite.
+"""Networks of inverted bottlenecks: MobileNetV3, EfficientNet and MobileViT, as benchmarks.
 
-Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
-folded into the convolution before it.
+All follow their papers in inference form: batch-norm is folded into the convolution before it. The
+parts that they share come first.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from tools.example_models.attention import add_attention, add_feed_forward, layer_norm
 from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 
 Function = Callable[[GraphBuilder, Value], Value]
@@ -121,8 +122,8 @@ def round_channels(channels: float) -> int:
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
-# ----------------------------------------------------------------------------------------------
-# MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark.
+# --- MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark ---------------
+#
 # Inverted bottlenecks with 3x3 and 5x5 depthwise convolutions, ReLU in the early and hard-swish in
 # the later ones, squeeze-excite with a hard sigmoid.
 #
@@ -192,5 +193,160 @@ def build_mobilenetv3_large(
         x = HARD_SWISH.apply(g, g.random_gemm(x, width, gain=HARD_SWISH.gain))
     with g.scope("classifier.1"):
         x = g.random_gemm(x, config.classes, gain=HARD_SWISH.gain)
-    metadata = {"model_checkpoint": f"example-mobilenetv3_large/seed-{seed}"}
-    return g.finish({"outputs": x}, metadata), g.multiply_adds
+    return g.finish_benchmark({"outputs": x})
+
+
+# --- EfficientNet-B2 (arXiv:1905.11946) with ELU instead of SiLU, as a benchmark --------------
+#
+# Table 1 of the paper for B0, widths times 1.1 (multiples of 8), depths times 1.2 (rounded up):
+# inverted bottlenecks with 3x3 and 5x5 depthwise convolutions and squeeze-excite. The first
+# convolution sees the 12 channels of the driving model's input.
+#
+#     efficientnet_b2_elu  9.08 M parameters  0.91 GFLOP at 12 x 128 x 256
+
+# B0: expansion, kernel, stride, channels, blocks.
+STAGES = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
+B0_STEM, B0_LAST = 32, 1280
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientNetConfig:
+    """Size of an EfficientNet: factors of B0's channels and blocks."""
+
+    image: Shape = (1, 12, 128, 256)
+    width: float = 1.1
+    depth: float = 1.2
+    classes: int = 1000
+
+
+def build_efficientnet_b2_elu(
+    seed: int, config: EfficientNetConfig | None = None
+) -> tuple[onnx.ModelProto, int]:
+    """Return EfficientNet-B2 with ELU and its multiply-adds per run.
+
+    Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
+
+    Equal seeds give equal bytes; the size is B2's by default.
+    """
+    config = config or EfficientNetConfig()
+    g = GraphBuilder("efficientnet_b2_elu", seed)
+    x = g.input("image", config.image, onnx.TensorProto.FLOAT)
+    with g.scope("stem"):
+        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(B0_STEM * config.width), 3, 2)))
+    for index, (expansion, kernel, stride, channels, blocks) in enumerate(STAGES):
+        for block in range(math.ceil(blocks * config.depth)):
+            entering = x.shape[1]
+            spec = Bottleneck(
+                kernel,
+                1 if block else stride,
+                entering * expansion,
+                round_channels(channels * config.width),
+                ELU,
+                # A quarter of the channels that enter the block.
+                SqueezeExcite(max(1, entering // 4), ELU, SIGMOID),
+            )
+            with g.scope(f"stages.{index}.{block}"):
+                x = bottleneck(g, x, spec)
+    with g.scope("head"):
+        x = ELU.apply(g, g.conv(x, ConvSpec(round_channels(B0_LAST * config.width))))
+    x = g.flatten(g.global_pool(x))
+    with g.scope("classifier"):
+        x = g.random_gemm(x, config.classes, gain=ELU.gain)
+    return g.finish_benchmark({"outputs": x})
+
+
+# --- MobileViT-S (arXiv:2110.02178, table 4) at 256 x 256, as a benchmark ---------------------
+#
+# Inverted bottlenecks with SiLU and, in the last three stages, transformers over tokens that lie at
+# the same place of each 2x2 patch, between convolutions. Operators, parameters and multiply-adds
+# are those of the published network as torch exports it, with batch-norm folded.
+#
+#     mobilevit  5.57 M parameters  4.00 GFLOP at 3 x 256 x 256
+
+PATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MobileViTConfig:
+    """Size of a MobileViT.
+
+    Sides of the image are multiples of 64. `stages` are channels, bottlenecks, width of a token and
+    layers of each stage's transformer (0: none); the first keeps the resolution. `last` channels
+    precede the pooling.
+    """
+
+    image: Shape = (1, 3, 256, 256)
+    stem: int = 16
+    stages: tuple[tuple[int, int, int, int], ...] = (
+        (32, 1, 0, 0),
+        (64, 3, 0, 0),
+        (96, 1, 144, 2),
+        (128, 1, 192, 4),
+        (160, 1, 240, 3),
+    )
+    heads: int = 4
+    last: int = 640
+    classes: int = 1000
+
+
+def build_mobilevit(
+    seed: int, config: MobileViTConfig | None = None
+) -> tuple[onnx.ModelProto, int]:
+    """Return MobileViT-S and its multiply-adds per run.
+
+    Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
+
+    Equal seeds give equal bytes; the size is that of the paper by default.
+    """
+    config = config or MobileViTConfig()
+    g = GraphBuilder("mobilevit", seed)
+    x = g.input("image", config.image, onnx.TensorProto.FLOAT)
+    x = _convolve(g, x, "stem", ConvSpec(config.stem, 3, 2))
+    for stage, (channels, bottlenecks, dim, layers) in enumerate(config.stages):
+        for index in range(bottlenecks):
+            stride = 2 if stage and not index else 1
+            spec = Bottleneck(3, stride, 4 * x.shape[1], channels, SILU, None)
+            with g.scope(f"stages.{stage}.{index}"):
+                x = bottleneck(g, x, spec)
+        if layers:
+            with g.scope(f"stages.{stage}.{bottlenecks}"):
+                x = _mobilevit_block(g, x, dim, layers, config.heads)
+    x = _convolve(g, x, "final_conv", ConvSpec(config.last, gain=SILU.gain))
+    x = g.flatten(g.global_pool(x))
+    with g.scope("head.fc"):
+        x = g.random_gemm(x, config.classes, gain=2 * SILU.gain)
+    return g.finish_benchmark({"outputs": x})
+
+
+def _convolve(g: GraphBuilder, x: Value, name: str, spec: ConvSpec) -> Value:
+    with g.scope(name):
+        return SILU.apply(g, g.conv(x, spec))
+
+
+def _mobilevit_block(g: GraphBuilder, x: Value, dim: int, layers: int, heads: int) -> Value:
+    """Append convolutions, a transformer over (places in a patch, patches, dim), convolutions."""
+    _, channels, height, width = x.shape
+    rows, columns, places = height // PATCH, width // PATCH, PATCH**2
+    y = _convolve(g, x, "conv_kxk", ConvSpec(channels, 3))
+    with g.scope("conv_1x1"):
+        y = g.conv(y, ConvSpec(dim, gain=SILU.gain, bias=False))
+    y = g.transpose(g.reshape(y, dim * rows, PATCH, columns, PATCH), 0, 2, 1, 3)
+    y = g.transpose(g.reshape(y, 1, dim, rows * columns, places), 0, 3, 2, 1)
+    y = g.reshape(y, places, rows * columns, dim)
+    for layer in range(layers):
+        with g.scope(f"transformer.{layer}"):
+            y = add_feed_forward(g, add_attention(g, y, heads), 2, SILU.apply)
+    y = g.reshape(layer_norm(g, y, "norm"), 1, places, rows * columns, dim)
+    y = g.reshape(g.transpose(y, 0, 3, 2, 1), dim * rows, columns, PATCH, PATCH)
+    y = g.reshape(g.transpose(y, 0, 2, 1, 3), 1, dim, height, width)
+    y = _convolve(g, y, "conv_proj", ConvSpec(channels))
+    y = g.concat((x, y), axis=1)
+    return _convolve(g, y, "conv_fusion", ConvSpec(channels, 3, gain=1.3))

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from runtime.format.driving_interface import ModelPart
+from runtime.format.interfaces import ModelPart
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
-from tools.example_models.interface import model_metadata
-from tools.example_models.road import head, head_weight
+from tools.example_models.outputs import head, head_weight, model_metadata
 
 # ----------------------------------------------------------------------------------------------
 # Histories inside a model are queues that it takes as inputs and returns as outputs `next_<name>`.

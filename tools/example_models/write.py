@@ -3,7 +3,7 @@
 import difflib
 from pathlib import Path
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from scheduler.driving.revisions import load_monitoring, load_revisions
 from tools.errors import UsageError
 from tools.example_models import (

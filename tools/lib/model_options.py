@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from runtime.format.lineage import MAX_ENTRIES, MAX_VALUE, fitted, lineage_problem
+from runtime.format.parts import (
+    MAX_FACT_TEXT,
+    MAX_FACTS,
+    fitted_lineage,
+    lineage_problem,
+)
 from tools.errors import UsageError
-from tools.lib.file_kind import kind_of
-from tools.lib.table import printable
+from tools.lib.named_file import kind_of
+from tools.lib.terminal import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -76,8 +81,7 @@ def with_constants(
     """
     if not texts:
         return model, dict(bound)
-    from scheduler.onnx_import.binding import open_names
-    from scheduler.onnx_import.specialise import parse_value, specialise
+    from scheduler.onnx_import.binding import open_names, parse_value, specialise
 
     values = {}
     for text in texts:
@@ -132,7 +136,7 @@ def compiled_here(
     """
     from scheduler.compile import compile_driving, compile_plain
     from scheduler.onnx_import import load_model
-    from scheduler.onnx_import.specialise import with_outputs
+    from scheduler.onnx_import.importer import with_outputs
 
     options = options_here(device)
     if len(paths) == 1:
@@ -175,7 +179,7 @@ def add_note(parser: argparse._ActionsContainer) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="where the model came from, such as commit=1a2b3c or data=drives-2026-11, repeatable; "
-        f"the artifact keeps it (a value of at most {MAX_VALUE} characters)",
+        f"the artifact keeps it (a value of at most {MAX_FACT_TEXT} characters)",
     )
 
 
@@ -195,10 +199,10 @@ def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]
         if problem:
             raise UsageError(f"--note {printable(text)[:80]}: {problem}")
         notes[name] = value
-    if len(notes) > MAX_ENTRIES:
-        raise UsageError(f"--note: expected at most {MAX_ENTRIES}, found {len(notes)}")
+    if len(notes) > MAX_FACTS:
+        raise UsageError(f"--note: expected at most {MAX_FACTS}, found {len(notes)}")
     others = {name: value for name, value in found.items() if name not in notes}
-    return dict(sorted({**fitted(others, MAX_ENTRIES - len(notes)), **notes}.items()))
+    return dict(sorted({**fitted_lineage(others, MAX_FACTS - len(notes)), **notes}.items()))
 
 
 def lineage_text(lineage: Mapping[str, str]) -> str:

@@ -23,11 +23,10 @@ from tools.drives.drive import Drive, DriveInfo
 from tools.drives.segment_drive import SegmentDrive
 from tools.drives.video_drive import VideoDrive
 from tools.errors import ToolError
-from tools.live.messages import Shown
-from tools.live.scene import ROAD, WIDE
+from tools.live.messages import ROAD, WIDE, Shown
 from tools.playback.threads import yield_to_others
 from tools.report.picture import encode_jpeg
-from tools.views.frames import planes
+from tools.views.pass_over import planes
 
 # Segments of a route that are open at once, and that are looked into for a frame: the one where it
 # should be by its number, and those beside it.

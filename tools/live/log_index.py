@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from cereal.errors import LogError, MessageError
 from cereal.schema import read_event
-from tools.drives.event_bytes import read_header
 from tools.live.fields import FieldPath, Shown, read_fields
 from tools.live.log_content import LogContent
 from tools.live.newest import COLUMNS, HEALTH, SERVICES, Newest, Row, Surroundings
-from tools.messages.drive_time import DriveTime
+from tools.messages.drive_log import DriveTime
+from tools.messages.event_bytes import read_header
 from tools.playback.threads import yield_to_others
-from tools.service.health_judge import Health
+from tools.service.health import Health
 from tools.views.answer import Answer
 from tools.views.pass_over import measured_ms
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from tools.live.drive_pictures import Pictures
 from tools.live.log_index import LogIndex
-from tools.live.messages import Json, Moment, Shown, hello, pack
+from tools.live.messages import CameraTable, Json, Moment, Shown, hello, pack
 from tools.live.newest import describe_health
-from tools.live.scene import CameraTable
 from tools.live.viewers import SeriesAsked, Viewer
 
 # A picture that takes longer than this follows after the numbers.

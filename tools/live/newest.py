@@ -15,7 +15,7 @@ from cereal.errors import MessageError
 from cereal.schema import enumerant_name, member_name, reading
 from modeld.health.reporter import HEALTH_SERVICES
 from tools.messages.message_values import to_plain
-from tools.service.health_judge import Health, problems_of, quantile_ms, stages_since
+from tools.service.health import Health, problems_of, quantile_ms, stages_since
 from tools.views.answer import Answer, AnswerReader, Rpy
 
 HEALTH: Final = HEALTH_SERVICES["driving"]

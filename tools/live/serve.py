@@ -17,19 +17,17 @@ from cereal.errors import FrameError
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.openpilot import drive_logs
-from tools.drives.segment_files import SMALL_VIDEO, segment_at
+from tools.drives.routes import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
-from tools.live.camera_pictures import CameraPictures
+from tools.live.bus_feed import STREAMS, BusFeed, CameraPictures, LiveOptions, Seen
 from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import WARM_UP_ROWS, LogSource
-from tools.live.messages import Json
-from tools.live.scene import CameraTable
+from tools.live.messages import CameraTable, Json
 from tools.live.server import Address, Server
 from tools.live.viewers import LiveSource, Source
 from tools.playback.threads import yield_to_others
-from tools.service.bus_options import addresses_of, open_bus, open_camera_server
+from tools.service.options import addresses_of, open_bus, open_camera_server
 
 # How soon a signal is noticed.
 POLL_S = 0.1

@@ -2,7 +2,7 @@
 
 Nothing is queued for a viewer: it gets the newest when it has taken what came before, and what it
 missed in between is counted. Rows for plots it gets all, of the last half minute, and samples of
-the fields that it chose.
+the fields that it chose. A layout of the page, from a file or from a viewer, is checked here.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from cereal.services import SERVICES
+from tools.errors import UsageError
+from tools.lib.given_data import GivenText
 from tools.live.bus_feed import STREAMS, LiveOptions, Seen
-from tools.live.fields import MAX_FIELDS, FieldPath, Sample, parse_fields
-from tools.live.layout import LayoutError, parse_layout
-from tools.live.messages import WINDOW_S, Json, hello, pack, rows_json, samples_json
+from tools.live.fields import MAX_FIELDS, FieldPath, Sample, parse_field, parse_fields
+from tools.live.messages import ROAD, WINDOW_S, Json, hello, pack, rows_json, samples_json
 from tools.live.newest import Row
-from tools.live.scene import ROAD
 
 # Rows of the last half minute, of a camera of at most 40 Hz.
 MAX_ROWS: Final = int(WINDOW_S * 40)
@@ -35,6 +36,13 @@ MAX_RATE_HZ: Final = 60.0
 MAX_SAMPLES: Final = int(WINDOW_S * 100) * MAX_FIELDS
 # What a page asked for and has not got: more than the window of its plots in both logs.
 MAX_ASKED: Final = 32
+LAYOUT_FORMAT: Final = "modeld view layout"
+LAYOUT_VERSION: Final = 1
+MAX_LAYOUT_BYTES: Final = 12_288
+WAYS: Final = ("plot", "text")  # to show a field
+# Parts of the page that may be hidden, as it names them.
+CARDS: Final = ("camera", "top", "plots", "fields", "now", "health", "stages", "faults")
+_KEYS: Final = ("format", "version", "fields", "hidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +226,76 @@ class LiveSource:
 
 def _last(values: deque[_Value], count: int) -> list[_Value]:
     return list(values)[len(values) - min(count, len(values)) :]
+
+
+# --- The layout file of the page: chosen fields and hidden parts ------------------------------
+#
+# JSON: ``{"format": "modeld view layout", "version": 1, "fields": [{"field": "carState.vEgo", "as":
+# "plot"}], "hidden": ["stages"]}``. What it names has to exist; it is small, and holds no code.
+
+
+class LayoutError(Exception):
+    """A layout cannot be used; the message says what was expected and what was found."""
+
+
+def parse_layout(text: str) -> dict[str, Any]:
+    """Return a layout with all its keys.
+
+    Raises:
+        LayoutError: it is none, or names what there is not.
+    """
+    if len(text.encode()) > MAX_LAYOUT_BYTES:
+        raise LayoutError(f"expected at most {MAX_LAYOUT_BYTES} bytes, found {len(text.encode())}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"expected JSON, found {error}") from error
+    if not isinstance(found, dict) or found.get("format") != LAYOUT_FORMAT:
+        raise LayoutError(f'expected "format": "{LAYOUT_FORMAT}", found another file')
+    if found.get("version") != LAYOUT_VERSION:
+        raise LayoutError(
+            f"expected version {LAYOUT_VERSION}, found {_brief(found.get('version'))}; save it "
+            "again with this version of modeld"
+        )
+    unknown = sorted(found.keys() - set(_KEYS))
+    if unknown:
+        raise LayoutError(f"expected {', '.join(_KEYS)}, found {_brief(unknown[0])}")
+    fields, hidden = found.get("fields", []), found.get("hidden", [])
+    if not isinstance(fields, list) or len(fields) > MAX_FIELDS:
+        raise LayoutError(f"fields: expected a list of at most {MAX_FIELDS}, found another value")
+    if not isinstance(hidden, list) or not all(one in CARDS for one in hidden):
+        raise LayoutError(f"hidden: expected some of {', '.join(CARDS)}, found {_brief(hidden)}")
+    return {
+        "format": LAYOUT_FORMAT,
+        "version": LAYOUT_VERSION,
+        "fields": [_field(one) for one in fields],
+        "hidden": sorted(set(hidden)),
+    }
+
+
+def load_layout(path: Path) -> dict[str, Any]:
+    """Return the layout of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is no layout.
+    """
+    given = GivenText(path, UsageError, MAX_LAYOUT_BYTES, "--layout", "save one on the page")
+    try:
+        return parse_layout(given.text())
+    except LayoutError as error:
+        raise UsageError(f"--layout {path}: {error}; {given.advice}") from error
+
+
+def _field(one: Any) -> dict[str, str]:
+    if not isinstance(one, dict) or one.keys() != {"field", "as"} or one["as"] not in WAYS:
+        raise LayoutError(f'fields: expected "field" and "as" (plot, text), found {_brief(one)}')
+    if parse_field(one["field"]) is None:
+        raise LayoutError(
+            f"fields: expected a field of a service, as carState.vEgo, found {_brief(one['field'])}"
+        )
+    return {"field": one["field"], "as": one["as"]}
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

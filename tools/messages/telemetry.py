@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text, float_of
+from runtime.texts import count_text, float_of
 from tools.errors import TelemetryError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 logger = logging.getLogger(__name__)
 

@@ -1,39 +1,41 @@
 """Several drives, several models: one log for each pair, kept when it is finished.
 
-In the output directory a pair's log is ``MODEL/DRIVE.rlog.zst``, with its frame table, its pictures
-and, written last, its provenance beside it. What is finished is not done again. A drive that
-cannot be read does not keep the others from being done.
+In the output directory a pair's log is ``MODEL/DRIVE.rlog.zst``, with its frame table and its
+pictures beside it. The provenance, ``<log>.json``, is written last: it records what the log was
+made from. A log whose provenance agrees with what is asked for is kept; one without was not
+finished. A drive that cannot be read does not keep the others from being done.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import metadata
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from cereal.errors import CerealError
 from modeld.daemon import StepResult
 from modeld.errors import ModeldError
+from runtime.files.user_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
-from tools.errors import ToolError
-from tools.playback.frame_table import frames_path
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import json_text
 from tools.playback.model import LoadedModel, check_fits
+from tools.playback.outcome import Outcome, frames_path
 from tools.playback.pictures import FramePictures, load_pictures, pictures_path, save_pictures
-from tools.playback.provenance import (
-    Asked,
-    is_finished,
-    provenance_path,
-    remove_outcome,
-    write_provenance,
-)
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
 from tools.report.report import MAX_PICTURES
 
+# Part of the provenance: it changes whenever the same inputs give another log.
+PROVENANCE_FORMAT = 1
 # What a single drive may fail with while the others go on. A device that fails, a full disk and an
 # interrupt are not among them: they would fail the next drive, too.
 DRIVE_ERRORS = (ToolError, ModeldError, CerealError)
@@ -181,3 +183,84 @@ class Batch:
             on_moment(moment, result)
 
         return both
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Everything that decides the bytes of a log."""
+
+    drive: str  # identity of the drive, which holds its options
+    artifact: str  # sha256 of the artifact
+    device: str  # name and driver of the device
+    limit: int | None  # moments that are played; None: all
+    raw_predictions: bool  # the raw vectors are in the messages
+    monitoring: str | None = None  # of that of driver monitoring beside it; None: there is none
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is compared, as plain values."""
+        # A log without monitoring is what it was before there was any.
+        beside = {} if self.monitoring is None else {"monitoring": self.monitoring}
+        return beside | {
+            "format": PROVENANCE_FORMAT,
+            "version": _version(),
+            "drive": self.drive,
+            "artifact": self.artifact,
+            "device": self.device,
+            "limit": self.limit,
+            "raw_predictions": self.raw_predictions,
+        }
+
+
+def provenance_path(log: Path) -> Path:
+    """Return where the provenance of a log lies."""
+    return log.with_name(log.name + ".json")
+
+
+def is_finished(log: Path, asked: Asked) -> bool:
+    """Tell whether a log is there in full and was made from what is asked for."""
+    try:
+        found = json.loads(provenance_path(log).read_text(encoding="utf-8"))
+        whole = log.stat().st_size == found["log_bytes"]
+        return whole and found["made_from"] == asked.as_json() and frames_path(log).is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def remove_outcome(log: Path) -> None:
+    """Remove a log and what lies beside it, the provenance first."""
+    for path in (provenance_path(log), frames_path(log), log):
+        path.unlink(missing_ok=True)
+
+
+def write_provenance(asked: Asked, info: DriveInfo, model: Path, outcome: Outcome) -> None:
+    """Say that a log is finished, and what it was made from.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = provenance_path(outcome.log)
+    content = {
+        "made_from": asked.as_json(),
+        "log_bytes": outcome.log.stat().st_size,
+        "drive": {"name": info.name, "kind": info.kind, "facts": dict(info.facts)},
+        "model": model.name,
+        "artifact_bytes": model.stat().st_size,
+        "frames": int(outcome.frames.frame_id.size),
+        "wall_s": round(outcome.wall_s, 3),
+        "peak_rss_bytes": outcome.peak_rss_bytes,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        with whole_file(path) as file:
+            file.write(json_text(content).encode() + b"\n")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror or error}); free some disk space"
+        ) from error
+
+
+def _version() -> str:
+    try:
+        return metadata.version("modeld")
+    except metadata.PackageNotFoundError:
+        return "unknown"

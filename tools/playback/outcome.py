@@ -1,16 +1,30 @@
-"""The outcome of one drive through the daemon: a table of frames, beside the log."""
+"""The outcome of one drive through the daemon: a table of frames, kept beside the log.
+
+The file is ``<log>.frames.npz``. It has the measured times, because the log is the same in every
+run. Reading takes nothing but arrays of known names and types out of it. Driver monitoring has a
+table of its own in the same file, under names that begin with ``driver.``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zipfile
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.format.driving_interface import HOST_INPUTS
+from modeld.daemon import StepResult
+from modeld.monitoring import MonitoringStep
+from runtime.files.user_file import whole_file
+from runtime.format.interfaces import HOST_INPUTS
 from tools.drives.drive import DriveInfo
+from tools.errors import DriveError, UsageError
+from tools.lib.given_data import write_npz
 
 # Inputs of a driving program whose digests are recorded, where it has them.
 INPUT_NAMES = (
@@ -26,6 +40,18 @@ INPUT_NAMES = (
 # The digest of all that a program with strict numerics gave, beside those of its inputs.
 OUTPUTS = "outputs"
 MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform", "calib")
+
+
+SUFFIX = ".frames.npz"
+_CRC, _DRIVER = "input_crc.", "driver."
+_DTYPES: dict[str, type[np.generic]] = {
+    "moment": np.int64,
+    "frame_id": np.int64,
+    "dropped": np.int64,
+    "published": np.bool_,
+    "valid": np.bool_,
+    "execution_s": np.float64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +84,137 @@ class Outcome:
     frames: FrameTable  # one row a frame
     wall_s: float  # seconds from the first moment to the last message, without loading
     peak_rss_bytes: int  # of the process, at the end
+
+
+class FrameRows:
+    """Collects the rows of a frame table: a few numbers each, packed.
+
+    `inputs`: whose digests are kept; empty: none.
+    """
+
+    def __init__(self, inputs: Sequence[str] = ()) -> None:
+        self._columns: dict[str, array[Any]] = {
+            name: array("d" if dtype is np.float64 else "q") for name, dtype in _DTYPES.items()
+        }
+        self._crc = {name: array("L") for name in inputs}
+
+    def __len__(self) -> int:
+        return len(self._columns["moment"])
+
+    def add(
+        self,
+        moment: int,
+        result: StepResult | MonitoringStep,
+        execution_s: float,
+        crc: Mapping[str, int],
+    ) -> None:
+        """Append what a daemon did with one frame.
+
+        `moment`: index of the drive's moment. `execution_s`: of the model, without what was
+        measured beside it. `crc`: CRC-32 of each input; used with digests only.
+        """
+        columns = self._columns
+        columns["moment"].append(moment)
+        columns["frame_id"].append(result.frame_id)
+        columns["dropped"].append(self._dropped(result))
+        columns["published"].append(result.published)
+        columns["valid"].append(result.valid)
+        columns["execution_s"].append(execution_s)
+        for name, column in self._crc.items():
+            column.append(crc[name])
+
+    def _dropped(self, result: StepResult | MonitoringStep) -> int:
+        if isinstance(result, StepResult):
+            return result.dropped
+        # Monitoring keeps nothing from frame to frame, and counts none.
+        earlier = self._columns["frame_id"][-2:-1]
+        return max(0, result.frame_id - earlier[0] - 1) if earlier else 0
+
+    def table(self, driver: FrameTable | None = None) -> FrameTable:
+        """Return the rows so far as arrays.
+
+        `driver`: of driver monitoring beside them.
+        """
+        arrays: dict[str, Any] = {
+            name: np.array(column, _DTYPES[name]) for name, column in self._columns.items()
+        }
+        crc = {name: np.array(column, np.uint32) for name, column in self._crc.items()}
+        return FrameTable(**arrays, input_crc=crc, driver=driver)
+
+
+def frames_path(log: Path) -> Path:
+    """Return where the frame table of a log lies."""
+    return log.with_name(log.name + SUFFIX)
+
+
+def save_frames(path: Path, table: FrameTable) -> None:
+    """Write a frame table; the file appears complete or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    arrays = _arrays_of(table)
+    if table.driver is not None:
+        arrays |= {_DRIVER + name: column for name, column in _arrays_of(table.driver).items()}
+    try:
+        with whole_file(path) as file:
+            write_npz(file, arrays, compress=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the frame table cannot be written ({error.strerror or error}); free some "
+            "disk space or name another output"
+        ) from error
+
+
+def _arrays_of(table: FrameTable) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {name: getattr(table, name) for name in _DTYPES}
+    return arrays | {_CRC + name: column for name, column in table.input_crc.items()}
+
+
+def load_frames(path: Path) -> FrameTable:
+    """Read a frame table.
+
+    Raises:
+        DriveError: there is none, or it is damaged.
+    """
+    try:
+        # numpy would leave a damaged file open.
+        with path.open("rb") as file, zipfile.ZipFile(file) as members:
+            arrays = {
+                name.removesuffix(".npy"): _read_array(members, name) for name in members.namelist()
+            }
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise DriveError(
+            f"{path}: expected the frame table of a replay, found {error}; replay the drive again"
+        ) from error
+    driver = {
+        name.removeprefix(_DRIVER): arrays.pop(name)
+        for name in [*arrays]
+        if name.startswith(_DRIVER)
+    }
+    return _table_of(path, arrays, _table_of(path, driver) if driver else None)
+
+
+def _table_of(
+    path: Path, arrays: Mapping[str, NDArray[Any]], driver: FrameTable | None = None
+) -> FrameTable:
+    """Check arrays of a file and return them as a table."""
+    rows = arrays["moment"].size if "moment" in arrays else 0
+    crc = {name.removeprefix(_CRC): a for name, a in arrays.items() if name.startswith(_CRC)}
+    expected: dict[str, type[np.generic]] = {**_DTYPES, **{_CRC + n: np.uint32 for n in crc}}
+    for name, dtype in expected.items():
+        found = arrays.get(name)
+        if found is None or found.dtype != dtype or found.shape != (rows,):
+            raise DriveError(
+                f"{path}: {name}: expected {rows} values of {np.dtype(dtype)}, found "
+                f"{'none' if found is None else f'{found.dtype} {found.shape}'}; replay the drive "
+                "again"
+            )
+    columns: dict[str, Any] = {name: arrays[name] for name in _DTYPES}
+    return FrameTable(**columns, input_crc=crc, driver=driver)
+
+
+def _read_array(members: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with members.open(name) as member:
+        found: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return found

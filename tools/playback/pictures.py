@@ -9,10 +9,10 @@ import numpy as np
 
 from modeld.daemon import StepResult
 from modeld.errors import CameraConfigError
-from modeld.vehicle.calibration import Camera, find_cameras
-from runtime.files.whole_file import whole_file
+from modeld.vehicle.cameras import Camera, find_cameras
+from runtime.files.user_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 from tools.playback.session import DAEMON_STREAMS
 from tools.report.picture import PictureKeeper
 from tools.video.video import read_planes

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.log_reader import read_log
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import DriveInfo
 from tools.messages.drive_log import (
     MONITORING_SERVICE,
@@ -20,9 +20,8 @@ from tools.messages.drive_log import (
     summarize,
     with_measured_times,
 )
-from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.model import DRIVING, MONITORING
-from tools.playback.outcome import FrameTable
+from tools.playback.outcome import FrameTable, frames_path, load_frames
 from tools.playback.pictures import Pictures
 
 

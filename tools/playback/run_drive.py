@@ -29,17 +29,19 @@ from modeld.service.config import Config
 from runtime.format.manifest import is_strict
 from tools.drives.drive import Drive, FirstPart, Moment
 from tools.lib.wrapped_program import WrappedProgram
-from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.model import LoadedModel, check_fits
 from tools.playback.outcome import (
     INPUT_NAMES,
     MONITORING_INPUT_NAMES,
     OUTPUTS,
+    FrameRows,
     FrameTable,
     Outcome,
+    frames_path,
+    save_frames,
 )
-from tools.playback.prefetch import prefetch
 from tools.playback.session import PlaybackSession, Programs
+from tools.playback.threads import prefetch
 
 # --- writing the log: a thread compresses while the next frame is on the device -------------------
 # An error in the thread is raised at the caller's next call.

@@ -14,16 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.errors import LogError
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.compare.compare import compare_logs
-from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
+from tools.compare.page import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError
 from tools.messages.drive_log import DriveLog
 from tools.playback.pictures import main_camera
 from tools.playback.result import DriveResult
 from tools.report.report import MEASURED_TIMES, WARM_UP_FRAMES, Picture, Report, panel, road_figure
-from tools.report.report_page import PAGE_END, facts_part, folded, page_start, write_page
-from tools.report.svg import Chart, padded_range
+from tools.report.report_page import (
+    PAGE_END,
+    Chart,
+    facts_part,
+    folded,
+    padded_range,
+    page_start,
+    write_page,
+)
 
 Values = NDArray[np.float64]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from tools.behaviour.gates import add_gate_arguments
 from tools.drives.open_drive import add_drive_arguments
 from tools.errors import UsageError
-from tools.lib.number_options import whole
-from tools.lib.option_rules import refuse
+from tools.lib.options import refuse, whole
 from tools.regress.cluster import parse_address
-from tools.regress.drive_list import parse_shard
+from tools.regress.job import parse_shard
 from tools.report.history import add_history
 
 

@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.errors import ToolError, UsageError
-from tools.regress.environment import code_digest
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 from tools.regress.pool import OnResult, WorkDirectory
+from tools.regress.run_facts import code_digest
 
 logger = logging.getLogger(__name__)
 

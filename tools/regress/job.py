@@ -2,7 +2,8 @@
 
 `run_job` gives the same outputs wherever it runs on devices that compute the same: what depends on
 the place, times above all, is in `JobResult.measured`. Called by the pool's workers, and by whoever
-ships jobs elsewhere.
+ships jobs elsewhere. `single_drives` takes the ranges and routes of a regression apart: each drive
+once, or one shard of them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from cereal.errors import CerealError
@@ -21,25 +24,26 @@ from cereal.schema import member_name, read_event
 from modeld.errors import ModeldError
 from modeld.service.config import Config
 from runtime.errors import RuntimeFault
-from runtime.format.driving_interface import parse_interface
+from runtime.format.interfaces import parse_interface, parse_monitoring_interface
 from runtime.format.manifest import Manifest
-from runtime.format.monitoring_interface import parse_monitoring_interface
 from runtime.opencl.device import choose_device
 from tools.drives.drive import DriveInfo
-from tools.drives.open_drive import DriveOptions, open_drive
-from tools.errors import ArtifactMismatchError, ToolError, VideoError
-from tools.regress.environment import (
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import ArtifactMismatchError, ToolError, UsageError, VideoError
+from tools.regress.judge.packing import content_digest, pack, rule_of
+from tools.regress.run_facts import (
+    ProgramFacts,
     describe_environment,
     model_hash,
+    program_facts,
     reference_class,
 )
-from tools.regress.judge.packing import content_digest, pack, rule_of
-from tools.regress.program_facts import ProgramFacts, program_facts
 
 if TYPE_CHECKING:
     from tools.playback.model import LoadedModel
 
 logger = logging.getLogger(__name__)
+MAX_SHARDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +281,57 @@ def launches_of(*manifests: Manifest) -> dict[str, Launches]:
             }
             found[prefix + entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several parts of a set of drives, for machines that each run one."""
+
+    index: int  # from 1
+    count: int
+
+    def has(self, drive: str) -> bool:
+        """Whether a drive belongs to it: by its name alone, so that others do not move it."""
+        # Machines may have their drives in different places.
+        name = "/".join(PurePath(drive).parts[-2:])
+        digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
+
+
+def parse_shard(text: str) -> Shard:
+    """Return the shard that a user named.
+
+    Raises:
+        UsageError: it is no I/N with 1 <= I <= N.
+    """
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text, re.ASCII)
+    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    if not 1 <= shard.index <= shard.count <= MAX_SHARDS:
+        raise UsageError(
+            f"--shard: expected I/N with 1 <= I <= N <= {MAX_SHARDS}, found {text!r}; for example "
+            "1/4"
+        )
+    return shard
+
+
+def single_drives(
+    texts: Sequence[str], options: DriveOptions, shard: Shard | None = None
+) -> Iterator[tuple[str, ToolError | None]]:
+    """Yield each single drive once, in order; with an error what names none.
+
+    `texts`: as a user named them. `options`: how they are opened. `shard`: only its drives; None:
+    all.
+    """
+    seen: set[str] = set()
+    for text in texts:
+        error: ToolError | None = None
+        try:
+            drives = expand_drives([text], options)
+        except ToolError as found:
+            drives, error = [text], found
+        for drive in drives:
+            # The same file by another name is the same drive.
+            place = os.path.realpath(drive) if os.path.lexists(drive) else drive
+            if place not in seen and (shard is None or shard.has(drive)):
+                yield drive, error
+            seen.add(place)

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from cereal.errors import CerealError
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
-from tools.lib.crew import Gone, open_pool
-from tools.lib.processes import limit_threads, threads_of_one
+from tools.lib.processes import Gone, limit_threads, open_pool, threads_of_one
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,22 @@ from runtime.errors import RuntimeFault
 from runtime.format.artifact import Artifact
 from runtime.format.manifest import Manifest
 from runtime.opencl.device import DeviceInfo
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
-from tools.regress.drive_list import Shard, single_drives
-from tools.regress.environment import (
+from tools.regress.job import Job, JobResult, Shard, single_drives
+from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.references import (
+    Against,
+    KeptReferences,
+    PlayedReference,
+    TimingReferences,
+    accept_drive,
+    accept_timing,
+)
+from tools.regress.judge.verdict import Comparing, DriveVerdict, References, failed, judge
+from tools.regress.pool import OnResult, WorkDirectory
+from tools.regress.run_facts import (
     code_digest,
     describe_checkout,
     describe_environment,
@@ -33,16 +44,9 @@ from tools.regress.environment import (
     reference_class,
     who,
 )
-from tools.regress.job import Job, JobResult
-from tools.regress.judge.accept import accept_drive, accept_timing
-from tools.regress.judge.against import Against, KeptReferences, PlayedReference
-from tools.regress.judge.reference import ReferenceStore
-from tools.regress.judge.verdict import Comparing, DriveVerdict, References, failed, judge
-from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
 from tools.regress.time.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
 from tools.regress.time.timing_frames import sample_frames, write_frames
-from tools.regress.time.timing_reference import TimingReferences
 from tools.regress.time.timing_sides import Measurement, Side, measure_timing
 from tools.regress.timing_process import timed_device
 
@@ -157,7 +161,7 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
     provenance = _provenance(plan)
     holding = plan.store.lock() if plan.reason is not None else contextlib.nullcontext()
     with holding:
-        verdicts, accepted, others = _judge_drives(plan, run_jobs, work, on_result)
+        verdicts, accepted = _judge_drives(plan, run_jobs, work, on_result)
         timings = _judge_timings(plan, verdicts) if plan.timing else []
         if plan.reason is not None:
             for timing in timings:
@@ -176,7 +180,7 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
             **_monitoring_facts(plan),
         },
         is_update=plan.reason is not None,
-        whole=_judge_whole(plan, verdicts, others),
+        whole=_judge_whole(plan, verdicts, timings),
         against=plan.against.path.name if plan.against else "",
     )
 
@@ -227,8 +231,8 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
 
 def _judge_drives(
     plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult
-) -> tuple[list[DriveVerdict], list[str], list[JobResult]]:
-    """Return verdicts, lines about what was written, and what the other model gave."""
+) -> tuple[list[DriveVerdict], list[str]]:
+    """Return verdicts, and lines about what was written."""
     jobs, failures = _make_jobs(plan)
     own = [job for _, job in jobs]
     found = run_jobs([*own, *_jobs_of_the_other(plan, own)], work, on_result)
@@ -244,7 +248,7 @@ def _judge_drives(
             verdict, line = accept_drive(plan.store, verdict, result, provenance)
             accepted += line
         verdicts[position] = verdict
-    return [verdicts[position] for position in sorted(verdicts)], accepted, others
+    return [verdicts[position] for position in sorted(verdicts)], accepted
 
 
 def _references(
@@ -255,7 +259,8 @@ def _references(
         return plan.store
     if plan.against.artifact is None:
         return KeptReferences(plan.store)
-    facts = {**provenance, "artifact": plan.against.artifact.sha256}
+    size = str(plan.against.path.stat().st_size)
+    facts = {**provenance, "artifact": plan.against.artifact.sha256, ARTIFACT_BYTES: size}
     return PlayedReference(other[0], plan.against.path.name, facts)
 
 
@@ -269,9 +274,13 @@ def _jobs_of_the_other(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
 
 
 def _judge_whole(
-    plan: Plan, verdicts: Sequence[DriveVerdict], others: Sequence[JobResult]
+    plan: Plan, verdicts: Sequence[DriveVerdict], timings: Sequence[TimingOutcome]
 ) -> WholeVerdict:
-    """Judge all drives as one, where they are compared with another model or gates ask for it."""
+    """Judge all drives as one, where they are compared with another model or gates ask for it.
+
+    Drives are played by one side after the other, so their times are not compared: the speed of
+    the machine may have changed meanwhile. The timing gate measures both sides by turns.
+    """
     asks = len(of_drives(plan.how.gates).all) < len(plan.how.gates.all)
     judged = [one for one in verdicts if one.comparison and one.comparison.sides]
     if not judged or not (asks or plan.against):
@@ -282,17 +291,12 @@ def _judge_whole(
         for one in judged
         if one.comparison and one.comparison.sides
     }
-    now = _costs_of(plan.model, [one.result for one in judged if one.result])
+    played = [one.result.measured.execution_s for one in judged if one.result]
+    now = costs_of(played, plan.model.stat().st_size)
     kept = {one.reference.provenance.get(ARTIFACT_BYTES) for one in judged if one.reference}
-    # Of times, references keep too little: those of other machines say nothing, too.
     before = costs_of([], int(kept.pop() or 0) or None) if len(kept) == 1 else Costs()
-    if plan.against and others:
-        before = _costs_of(plan.against.path, others)
-    return judge_whole(sides, (before, now), plan.how.gates)
-
-
-def _costs_of(path: Path, results: Sequence[JobResult]) -> Costs:
-    return costs_of([one.measured.execution_s for one in results], path.stat().st_size)
+    slower = [one.verdict.slower for one in timings if one.verdict.slower is not None]
+    return judge_whole(sides, (before, now), plan.how.gates, 1.0 + slower[0] if slower else None)
 
 
 def _make_jobs(plan: Plan) -> tuple[list[tuple[int, Job]], list[tuple[int, DriveVerdict]]]:

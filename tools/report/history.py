@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from runtime.files.given_file import open_given
+from runtime.files.user_file import open_given
 from tools.errors import UsageError
 from tools.lib.json_output import json_text
 

@@ -1,8 +1,7 @@
 """One self-contained HTML page about a drive: timing, drops, pictures with the path, top views.
 
-No script, no external resource: pictures are embedded JPEG, everything drawn is inline SVG. Called
-by ``tools.commands.on_drives.replay``; the page of ``tools.commands.on_drives.demo`` takes sections
-of it.
+No script, no external resource: pictures are embedded JPEG, everything drawn is inline SVG. The
+page of the demo has sections of it, too.
 """
 
 from __future__ import annotations
@@ -16,15 +15,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from runtime.format.manifest import Manifest
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.messages.camera import project
 from tools.messages.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.messages.drive_messages import Mounting
-from tools.report.report_lead import answers_lead
-from tools.report.report_page import facts_part, tiles_section, whole_page, write_page
-from tools.report.svg import Chart, Margins, padded_range, path_data
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    facts_part,
+    padded_range,
+    path_data,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 
 # One period of the model at 20 Hz: above it frames are dropped.
 BUDGET_MS = 50.0
@@ -371,3 +377,29 @@ def _facts(report: Report) -> str:
     counts = ", ".join(f"{report.drive.counts[name]} {name}" for name in OUTPUT_SERVICES)
     facts = facts_part({**report.facts, "messages": counts})
     return f"<section><h2>How this was made</h2>{facts}</section>"
+
+
+def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
+    """Return the conclusion as HTML: were all frames answered, and in time.
+
+    `drive`: the daemon's messages. `frames_sent`: camera frames that were offered to the daemon.
+    `budget_ms`: for one frame, at 20 Hz.
+    """
+    times = drive.execution_ms
+    answered, valid = drive.counts["modelV2"], drive.counts["modelV2:valid"]
+    sent = count_text(frames_sent, "frame")
+    wrong = []
+    if answered < frames_sent:
+        wrong.append(f"{frames_sent - answered} of {sent} have no answer")
+    if valid < answered:
+        wrong.append(f"{answered - valid} of {count_text(answered, 'answer')} are not valid")
+    if not drive.all_finite:
+        wrong.append("there is NaN or infinity in the outputs")
+    said = f"{'; '.join(wrong).capitalize()}." if wrong else f"All {sent} have valid answers."
+    late = float(np.mean(times > budget_ms)) if times.size else 0.0
+    if times.size:
+        slow = f"{late:.0%} of them took longer" if late > 0.01 else "nearly all took less"
+        said += f" Half took at most {np.median(times):.1f} ms; {slow} than {budget_ms:g} ms, "
+        said += "the budget at 20 Hz."
+    kind = " bad" if wrong else " good" if late <= 0.01 else ""
+    return f'<p class="lead{kind}">{escape(said)}</p>'

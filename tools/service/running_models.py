@@ -11,20 +11,19 @@ from threading import Event
 from typing import Final
 
 import runtime
-from cereal.address import Addresses, BusAddress
 from cereal.errors import MessageError
 from cereal.schema import content, read_event, reading
+from cereal.stacks import Addresses, BusAddress
 from cereal.transport import Transport
 from cereal.transport.base import Subscriber
 from modeld.bus import open_bus
 from modeld.errors import ModelInterfaceError
 from modeld.process import KINDS
 from modeld.service.config import Config
-from modeld.store.model_store import ModelStore, SelfTest
-from modeld.store.removal import version_at
-from modeld.store.selection import Selected
+from modeld.store.model_store import ModelStore, SelfTest, version_at
+from modeld.store.records import Selected
 from runtime.run.selftest import self_test as self_test_program
-from tools.service.health_judge import SERVICES, Health, HealthEar
+from tools.service.health import SERVICES, Health, HealthEar
 
 # A daemon says once a second how it is.
 LISTEN_S = 1.3

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frame_ring import FrameFormat, nv12_format
-from modeld.vehicle.calibration import find_cameras
-from modeld.vehicle.driver_camera import VIEW_INTRINSICS
-from modeld.vehicle.view_geometry import (
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    VIEW_INTRINSICS,
+    find_cameras,
     pinhole_matrix,
     warp_matrix,
 )
-from tools.lib.npz import read_npz
+from tools.lib.given_data import read_npz
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tools.messages.camera import project
 from tools.views.answer import Answer, Curve, Lead, Rpy
 from tools.views.canvas import Canvas, Color, Points, text_size

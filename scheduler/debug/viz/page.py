@@ -1,4 +1,4 @@
-"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources."""
+"""The page: for each entry its costs, passes, kernel graph, memory timeline, table and sources."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from runtime.files.whole_file import whole_file
-from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_text, size_text
-from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
-from scheduler.debug.kernel_text import ranges_text, shape_text
+from runtime.files.user_file import whole_file
+from runtime.texts import count_text, flops_text, short_origin, size_text
+from scheduler.debug.kernel_table import (
+    KernelTable,
+    Launch,
+    kernel_tables,
+    ranges_text,
+    shape_text,
+    source_of,
+)
 from scheduler.debug.pretty import pretty_body, pretty_loops
-from scheduler.debug.viz.costs import costs_of, costs_part
-from scheduler.debug.viz.graph import KINDS, LaunchTimes, kernel_graph
-from scheduler.debug.viz.memory import memory_timeline
+from scheduler.debug.viz.drawings import (
+    KINDS,
+    LaunchTimes,
+    kernel_graph,
+    memory_timeline,
+    time_text,
+)
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
 from scheduler.emit.schedule import Schedule
@@ -25,6 +34,8 @@ from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+# As many as a reader takes in at a glance; the table of all kernels is below.
+COSTLIEST = 5
 _GAUGE = 40  # pixels of the longest bar in the table
 # Beyond this many kernels the drawings start folded.
 ROW_LIMIT = 400
@@ -108,7 +119,7 @@ class _Section:
         """Return the section."""
         table, key, plan, times = self.table, self.key, self.plan, self.times
         hidden = "" if key == "e0" else " hidden"
-        costliest = next(iter(costs_of(table, times).order), 0)
+        costliest = next(iter(_costs_of(table, times).order), 0)
         passes = ""
         if plan is not None and plan.stages is not None:
             passes = f"<h2>Passes</h2>{passes_section(plan.stages)}"
@@ -119,13 +130,88 @@ class _Section:
             memory = f"<h2>Memory</h2>{_memory_caption(table)}{drawn}"
         return (
             f'<section id="{key}" data-first="{costliest}"{hidden}>'
-            f"{costs_part(table, times)}{_tiles(table)}{passes}<h2>Kernels</h2>"
+            f"{_costs_part(table, times)}{_tiles(table)}{passes}<h2>Kernels</h2>"
             f"{_legend(table, times)}"
             f"{_split(table, key, times)}{memory}"
             f'<h2>All launches</h2><div class="wide">{_table(table, times)}</div>{_more(self.more)}'
             f"{_details(self)}"
             f"</section>"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _LaunchCosts:
+    """The cost of each launch: its measured time, or else its work, or else the bytes it moves."""
+
+    values: tuple[float, ...]  # by number of the launch
+    texts: tuple[str, ...]  # the same for people
+    name: str  # of the cost, as a column is headed
+    total: str  # what all launches do, as a sentence says it
+
+    @property
+    def order(self) -> list[int]:
+        """The launches, the costliest first."""
+        return sorted(range(len(self.values)), key=lambda at: -self.values[at])
+
+    def share(self, launch: int) -> float:
+        """Return the part that a launch has of the sum, 0..1."""
+        return self.values[launch] / (sum(self.values) or 1.0)
+
+    def in_half(self) -> int:
+        """Return how many launches have half of the sum, the costliest first."""
+        share, count = 0.0, 0
+        for launch in self.order:
+            share, count = share + self.share(launch), count + 1
+            if share >= 0.5:
+                break
+        return count
+
+
+def _costs_of(table: KernelTable, times: LaunchTimes | None) -> _LaunchCosts:
+    """Return what is known of an entry's costs, with launch times if they were measured."""
+    flops = [launch.flops for launch in table.launches]
+    moved = [launch.bytes_moved for launch in table.launches]
+    if times is not None:
+        texts = tuple(map(time_text, times.milliseconds))
+        total = f"take {time_text(times.total)} on {times.where}"
+        return _LaunchCosts(times.milliseconds, texts, "time", total)
+    if any(flops):
+        total = f"do {flops_text(sum(flops))} and move {size_text(sum(moved))}"
+        return _LaunchCosts(tuple(map(float, flops)), tuple(map(flops_text, flops)), "work", total)
+    texts = tuple(map(size_text, moved))
+    return _LaunchCosts(tuple(map(float, moved)), texts, "moved", f"move {size_text(sum(moved))}")
+
+
+def _costs_part(table: KernelTable, times: LaunchTimes | None) -> str:
+    """Return the sentence and the costliest launches as HTML; a row leads to its kernel."""
+    costs = _costs_of(table, times)
+    if not costs.values:
+        return ""
+    count, half = len(costs.values), costs.in_half()
+    verb = costs.total if count > 1 else costs.total.replace(" ", "s ", 1)
+    said = f"{count_text(count, 'launch', 'launches')} {verb}."
+    # Of a few launches the table says as much.
+    if count > COSTLIEST:
+        said += f" Half of the {_noun(costs)} is in {half} of them."
+    rows = "".join(_costs_row(table, costs, launch) for launch in costs.order[:COSTLIEST])
+    head = f'<th class="n">{costs.name}</th><th class="n">share</th><th class="n">#</th>'
+    return (
+        f'<p class="lead">{escape(said)}</p><div class="across"><table class="table"><thead><tr>'
+        f"{head}<th>kernel</th><th>nodes</th></tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _noun(costs: _LaunchCosts) -> str:
+    return "traffic" if costs.name == "moved" else costs.name
+
+
+def _costs_row(table: KernelTable, costs: _LaunchCosts, number: int) -> str:
+    launch = table.launches[number]
+    return (
+        f'<tr data-k="{number}"><td class="n">{escape(costs.texts[number])}</td>'
+        f'<td class="n">{costs.share(number):.1%}</td><td class="n">{number}</td>'
+        f"<td>{escape(launch.kernel)}</td><td>{escape(short_origin(launch.origin))}</td></tr>"
+    )
 
 
 def _tiles(table: KernelTable) -> str:

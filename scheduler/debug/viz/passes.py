@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby, islice
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.context import Stages
 from scheduler.debug.pretty import Line, Names, listing
 from scheduler.ir.node import Buffer, Node, toposort

@@ -19,8 +19,10 @@ from scheduler.onnx_import.limits import (
     MAX_EXPANDED_NODES,
     MAX_PORTS,
     check_shape,
+    node_label,
+    printable,
+    qualified_op,
 )
-from scheduler.onnx_import.text import node_label, printable, qualified_op
 
 NAMES_IN_CYCLE = 3  # shown in a message; the rest is counted
 # Element type -> bytes, as far as a declared input may have it; one for those that are not known.

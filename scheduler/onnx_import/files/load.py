@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 from onnx import helper, version_converter
 
 from scheduler.errors import ModelError
-from scheduler.onnx_import.files.external import ExternalData, forget, inner_tensors, is_external
 from scheduler.onnx_import.files.graph_checks import all_nodes, check_graphs, check_text
-from scheduler.onnx_import.files.initializers import check_tensor, graph_constants
-from scheduler.onnx_import.limits import MAX_FILE_BYTES
-from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
+from scheduler.onnx_import.files.tensor_data import (
+    ExternalData,
+    check_tensor,
+    forget,
+    graph_constants,
+    inner_tensors,
+    is_external,
+)
+from scheduler.onnx_import.limits import DEFAULT_DOMAINS, MAX_FILE_BYTES, one_line, printable
 
 # --- Recognition of files that are no ONNX models, by their first bytes. Used by `load` only --
 # No ONNX file begins like these: a model begins with the tag of one of its fields, and none of them

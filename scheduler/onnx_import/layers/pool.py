@@ -16,9 +16,9 @@ from scheduler.device.spec import DEFAULT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value
+from scheduler.onnx_import.layers.conv import Window, explicit_pads, per_axis, read_window
 from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.resize import read_along
-from scheduler.onnx_import.layers.windows import Window, explicit_pads, per_axis, read_window
 from scheduler.tensor.tensor import Tensor
 
 _INT32_END = 2**31  # positions in an image are computed in int32

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes

@@ -10,9 +10,9 @@ from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
 from scheduler.onnx_import.element_types import graph_array, graph_dtype
-from scheduler.onnx_import.files.initializers import dense_array, tensor_array
+from scheduler.onnx_import.files.tensor_data import dense_array, tensor_array
 from scheduler.onnx_import.ops.activation import along_axis
-from scheduler.onnx_import.ops.picks import ramp
+from scheduler.onnx_import.ops.index import ramp
 from scheduler.tensor.tensor import Tensor
 
 

@@ -10,10 +10,10 @@ from math import prod
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.onnx_import.ops.picks import ramp
+from scheduler.onnx_import.ops.index import ramp
 from scheduler.tensor.tensor import Tensor
 
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
 from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
-from scheduler.onnx_import.ops.picks import pick_rows
+from scheduler.onnx_import.ops.index import pick_rows
 from scheduler.tensor.tensor import Tensor
 
 # From this many copies on an edge is repeated.

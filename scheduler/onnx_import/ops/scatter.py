@@ -20,7 +20,7 @@ import numpy as np
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, as_tensor, normal_axis
-from scheduler.onnx_import.ops.picks import (
+from scheduler.onnx_import.ops.index import (
     element_positions,
     pick_flat,
     pick_in_batches,
@@ -29,7 +29,7 @@ from scheduler.onnx_import.ops.picks import (
     strides_of,
     tuple_positions,
 )
-from scheduler.onnx_import.ops.reduce import ScatterReduction, reduction_named
+from scheduler.onnx_import.ops.reduce import Monoid, reduction_named
 from scheduler.onnx_import.ops.scatter_store import combined, last_writers
 from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
@@ -47,7 +47,7 @@ LARGE_TABLE = 2**18
 
 
 def scatter_known(
-    data: Tensor, updates: Tensor, at: Array, depth: int, how: ScatterReduction | None
+    data: Tensor, updates: Tensor, at: Array, depth: int, how: Monoid | None
 ) -> Tensor | None:
     """Return data with rows written into it, or None if the constant this takes would be too large.
 
@@ -88,7 +88,7 @@ def _box(at: Array, sizes: tuple[int, ...]) -> list[tuple[int, int]] | None:
 
 
 def _write_box(
-    data: Tensor, updates: Tensor, box: list[tuple[int, int]], how: ScatterReduction | None
+    data: Tensor, updates: Tensor, box: list[tuple[int, int]], how: Monoid | None
 ) -> Tensor:
     inner = data.shape[len(box) :]
     block = updates.reshape((*(stop - start for start, stop in box), *inner))
@@ -102,7 +102,7 @@ def _write_box(
     return inside.where(block.pad(pairs), data)
 
 
-def _known_combined(updates: Tensor, at: Array, rows: int, how: ScatterReduction) -> Tensor | None:
+def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tensor | None:
     """Return the reduction of the updates of each row, the neutral element where there is none."""
     written, target, counts = np.unique(at, return_inverse=True, return_counts=True)
     most = int(counts.max())
@@ -184,7 +184,7 @@ def scatter_nd(ctx: NodeContext) -> Value:
 
 
 def _search_line(
-    data: Tensor, index: Tensor, updates: Tensor, axis: int, how: ScatterReduction | None
+    data: Tensor, index: Tensor, updates: Tensor, axis: int, how: Monoid | None
 ) -> Tensor:
     """Each element compares itself with the indices of its line along the axis, or is stored."""
     size, count = data.shape[axis], index.shape[axis]
@@ -220,7 +220,7 @@ def _search_line(
     return _stored_or_found(index.size * size, stored, found)
 
 
-def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: ScatterReduction | None) -> Tensor:
+def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Monoid | None) -> Tensor:
     """Each row of (R, ...) compares itself with all targets (U,), or is stored."""
     size, count = data.shape[0], at.shape[0]
     targets = at.reshape((1, count, 1))
@@ -246,7 +246,7 @@ def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: ScatterReductio
     return _stored_or_found(size * updates.size, stored, found)
 
 
-def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: ScatterReduction) -> Tensor:
+def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Monoid) -> Tensor:
     if data.dtype is dt.float16:
         return combined(targets, data.float(), updates.float(), how).cast(data.dtype)
     return combined(targets, data, updates, how)

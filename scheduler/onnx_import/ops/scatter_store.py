@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
-from scheduler.onnx_import.ops.reduce import ScatterReduction
+from scheduler.onnx_import.ops.reduce import Monoid
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
@@ -140,7 +140,7 @@ def last_writers(targets: Tensor, rows: int) -> Tensor:
     return custom_kernel(kernel, targets)[0]
 
 
-def combined(targets: Tensor, data: Tensor, updates: Tensor, how: ScatterReduction) -> Tensor:
+def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Monoid) -> Tensor:
     """Return data (batches, rows, columns, ...) with the updates of each row combined into it.
 
     Targets are those of `last_writers`; updates are (batches, count, columns, ...), of the data's

@@ -20,7 +20,7 @@ from scheduler.device.spec import DEFAULT
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
-from scheduler.onnx_import.ops.picks import ramp
+from scheduler.onnx_import.ops.index import ramp
 from scheduler.tensor.custom_kernel import CustomKernel, alternatives, custom_kernel
 from scheduler.tensor.tensor import Tensor
 

@@ -1,15 +1,27 @@
-"""The pass computes sums of products of quantised numbers as dot products of four bytes.
+"""The passes for sums of products of quantised numbers.
+
+`byte_products` computes them as dot products of four bytes:
 
     sum((x - z) * s * w)          x uint8 at run time, w known: whole numbers times scales, or w
                                   quantised like x
     ->  (sum(dot4(x', w')) - z * sum(w8)) * s * scales
 
-x' has four bytes of a summed axis in one word, w' the numbers w8 of the weight.
+x' has four bytes of a summed axis in one word, w' the numbers w8 of the weight. On processors
+without byte products `byte_floats` stores factors as floats:
+
+    sum((x - z) * s * w), x uint8, stored     ->     sum(contiguous((x - z) * s) * w)
+
+Otherwise a sum converts a byte again for each of its results, which takes longer than the products.
+
+`eight_bit_weight` finds such weights. This must give every value of the weight back, bit by bit;
+the form the exporter wrote does not matter:
+
+    w (float32)    ->    cast(q, float32) * expand(s)     q int8, s one for each index of an axis
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -17,10 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.device.spec import DeviceSpec
+from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.build import as_type, expanded, like, new_weight, number, reshaped
 from scheduler.ir.interp import evaluate
-from scheduler.ir.node import Node, alu, make, toposort
+from scheduler.ir.node import Buffer, Node, alu, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.passes.eight_bits.byte_words import (
@@ -36,9 +49,12 @@ from scheduler.passes.eight_bits.byte_words import (
     packed_weight,
     read_where_stored,
 )
-from scheduler.passes.eight_bits.whole_weights import exact_bytes
 from scheduler.passes.splat import value_of
 
+Singles = NDArray[np.float32]
+LARGEST = 127
+# Values that a scale stands for, at least: else scales are more than what is saved.
+LEAST_SHARED = 16
 # Rows of the first factor from which on the second one's words are stored for them once more.
 MANY_ROWS = 8
 
@@ -177,7 +193,7 @@ def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | N
         return _Weight(data.astype(np.int8), None) if fits else None
     kept = tuple(i for i in range(data.ndim) if i not in axes)
     for shared in ((), kept):  # one scale, or one for each result
-        found = exact_bytes(np.asarray(data, np.float32), shared)
+        found = _exact_bytes(np.asarray(data, np.float32), shared)
         if found is not None:
             return _Weight(*found)
     return None
@@ -261,3 +277,74 @@ def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
         found[0] if len(found) == 1 else alu(Op.MUL, found[0], expanded(found[1], found[0].shape))
     )
     return alu(Op.MUL, as_type(total, dt.float32), expanded(both, node.shape))
+
+
+def byte_floats(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
+    """Return old node -> new node with dequantized factors of sums stored; none on GPUs."""
+    order = toposort(roots)
+    new = unchanged(order)
+    if spec.dot4 or spec.is_simt:
+        return new
+    known = known_nodes(order)
+    bases: set[Node] = set()
+    for node in order:
+        found = factors(node)
+        if node.dtype.is_float and any(f in known for f in found):
+            bases |= {operand_of(f).base for f in found if f not in known}
+    for node in order:
+        new[node] = with_sources(node, new)
+        if node in bases and quantised(Operand((), node)) is not None:
+            new[node] = like(new[node], Op.CONTIGUOUS, (new[node],))
+    return new
+
+
+# --- weights that are whole numbers of 8 bits times a scale for each output -----------------------
+
+
+def eight_bit_weight(node: Node) -> Node | None:
+    """Return a float32 weight as numbers of 8 bits times scales, or None if it has no such form."""
+    buffer: Buffer = node.arg
+    if buffer.data is None:
+        raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
+    data = np.asarray(buffer.data)
+    for axes in _outputs(data.shape):
+        found = _exact_bytes(data, axes)
+        if found is not None:
+            numbers, scale = found
+            stored = Buffer("weight", buffer.name, data.shape, dt.int8, numbers)
+            whole = as_type(make(Op.BUFFER, dt.int8, (), stored), dt.float32)
+            return alu(Op.MUL, whole, expanded(new_weight(scale, dt.float32), data.shape))
+    return None
+
+
+def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the axes that may have scales of their own: one, or the first two of a stack."""
+    choices = [*((axis,) for axis in range(len(shape))), *([(0, 1)] if len(shape) > 2 else [])]
+    for axes in choices:
+        if prod(shape) >= LEAST_SHARED * prod(shape[a] for a in axes):
+            yield axes
+
+
+def _exact_bytes(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
+    """Return numbers and scales that give the data back, if there are."""
+    others = tuple(axis for axis in range(data.ndim) if axis not in axes)
+    if not np.isfinite(data).all():
+        return None
+    largest = np.abs(data).max(axis=others, keepdims=True)
+    first = np.where(largest > 0.0, largest / np.float32(LARGEST), np.float32(1.0))
+    scale, settled = first, np.zeros(first.shape, bool)
+    # 127 times the scale was rounded, so the scale may be the number beside the quotient.
+    for guess in (
+        first,
+        np.nextafter(first, np.float32(0)),
+        np.nextafter(first, np.float32(np.inf)),
+    ):
+        back = np.rint(data / guess).astype(np.float32) * guess
+        good = ((back == data).all(axis=others, keepdims=True)) & ~settled
+        scale = np.where(good, guess, scale)
+        settled |= good
+        if not settled.any():
+            return None
+    if not settled.all():
+        return None
+    return np.rint(data / scale).astype(np.int8), scale.astype(np.float32)

@@ -25,8 +25,7 @@ from scheduler.ir.build import peel
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
-from scheduler.ir.sensitivity import Effect, effect, floats, upstream
-from scheduler.ir.value_range import HALF_MAX, largest_values
+from scheduler.ir.rounding import HALF_MAX, Effect, effect, floats, largest_values, upstream
 
 SMALLEST_NORMAL: Final = 2.0**-14
 # Rounding normal halves changes a row of a weight by at most 2^-11, subnormal ones by more.

@@ -25,7 +25,7 @@ from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.ir.rewrite import with_sources
-from scheduler.passes.eight_bits.whole_weights import eight_bit_weight
+from scheduler.passes.eight_bits.byte_products import eight_bit_weight
 from scheduler.passes.halves.keep_float import BIAS, reasons
 
 FP32: Final = "fp32"

@@ -12,14 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from scheduler.render.images import SAMPLER
 from scheduler.render.kernel_code import KernelCode
-from scheduler.render.prelude import dot as prelude_dot
-from scheduler.render.prelude import exp as prelude_exp
-from scheduler.render.prelude import exp as prelude_pow
-from scheduler.render.prelude import round as prelude_double
-from scheduler.render.prelude import round as prelude_round
-from scheduler.render.prelude import trig as prelude_trig
+from scheduler.render.memory import SAMPLER
+from scheduler.render.prelude import instructions, polynomials
 from scheduler.render.prelude.text import ABSOLUTE, Function, Host, unary
 
 # gelu: relative to |x|, which is what the sum of a product feels.
@@ -69,12 +64,8 @@ _FUNCTIONS: Final = {
         (Host(_FUSED_SCALAR, _HAS_NO_FMA, 1), Host(_FUSED_IN_DOUBLE, _HAS_NO_FMA)),
     ),
     "m_fabs": Function((), _FABS),
-    **prelude_dot.FUNCTIONS,
-    **prelude_double.DOUBLE_FUNCTIONS,
-    **prelude_round.FUNCTIONS,
-    **prelude_exp.FUNCTIONS,
-    **prelude_trig.FUNCTIONS,
-    **prelude_pow.POW_FUNCTIONS,
+    **instructions.FUNCTIONS,
+    **polynomials.FUNCTIONS,
 }
 # Names under which kernels call functions that define several.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}

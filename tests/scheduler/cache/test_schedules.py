@@ -1,7 +1,5 @@
 """The cache of schedules: a hit is what compiling gives, and whatever changes is a miss."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -17,20 +15,18 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.files.entry_store import EntryStore
+from runtime.files.cache import EntryStore
 from runtime.format.plainpickle import encode
-from scheduler import Tensor
-from scheduler.cache import schedules as schedule_cache
-from scheduler.cache.schedules import EntryGraph, Lru, ScheduleCache
+from scheduler import Tensor, schedule_cache
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages, context_for
-from scheduler.device.limits import TABLE
-from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.spec import DEFAULT, LIMITS, SPECS
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
 from scheduler.flags import Flags
 from scheduler.ir.origin import Origins
-from scheduler.tensor.session import SESSION
+from scheduler.schedule_cache import EntryGraph, Lru, ScheduleCache
+from scheduler.tensor.eager import SESSION
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.scheduler.support.values import rng
 
@@ -60,7 +56,7 @@ def sources(caplog: pytest.LogCaptureFixture) -> Sources:
     """Return a function that says where the results since the last call came from, in order."""
     if schedule_cache.compiler_version() is None:
         pytest.skip("the compiler's source was edited since the tests began: nothing is kept")
-    caplog.set_level(logging.DEBUG, "scheduler.cache.schedules")
+    caplog.set_level(logging.DEBUG, "scheduler.schedule_cache")
 
     def take() -> list[str]:
         records = [r for r in caplog.records if r.levelno == logging.DEBUG]
@@ -150,7 +146,7 @@ def test_tensors_of_one_structure_are_compiled_once(sources: Sources) -> None:
 def test_what_changes_the_result_is_compiled_again(
     cache: ScheduleCache, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert context_for().limits == TABLE["cpu"]
+    assert context_for().limits == LIMITS["cpu"]
     plain = emitted(cache)
     sources()
     emitted(cache, network(W + 1))
@@ -158,7 +154,7 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(cache, options="-cl-mad-enable")
     emitted(cache, name="m")
     emitted(cache, out="y")
-    emitted(cache, None, context_for(replace(DEFAULT, limits=TABLE["webgpu"])))
+    emitted(cache, None, context_for(replace(DEFAULT, limits=LIMITS["webgpu"])))
     half = emitted(cache, None, context_for(precision="fp16"))
     other = emitted(cache, None, context_for(SPECS["gpu"]))
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "5")
@@ -244,7 +240,7 @@ def test_a_schedule_is_made_once_for_the_same_nodes(cache: ScheduleCache) -> Non
     equal = EntryGraph({"out": (Tensor.input("x", (4, 16)) @ Tensor.weight(values)).node})
     assert cache.schedule(equal, context) is not plan
     assert cache.schedule(graph, replace(context, stages=Stages())) is not plan
-    other = context_for(replace(DEFAULT, limits=TABLE["webgpu"]))
+    other = context_for(replace(DEFAULT, limits=LIMITS["webgpu"]))
     assert cache.schedule(graph, other) is not plan
     assert ScheduleCache().schedule(graph, context) is not plan
     values += 1
@@ -323,7 +319,7 @@ def test_processes_at_once_agree_and_leave_whole_entries(directory: Path, source
 
 VERSION = """
 from pathlib import Path
-from scheduler.cache.schedules import compiler_version
+from scheduler.schedule_cache import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit/artifact.py")
 path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")

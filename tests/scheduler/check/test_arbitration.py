@@ -1,7 +1,5 @@
 """Where a program and its reference differ, float64 decides: for us, and against us."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,15 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from scheduler.check.arbitration import Arbiter, Dispute, agreeing
-from scheduler.check.outputs import OutputCheck, Rounding, check_output, rounding_of
+from scheduler.check.outputs import (
+    Arbiter,
+    Dispute,
+    OutputCheck,
+    Rounding,
+    agreeing,
+    check_output,
+    rounding_of,
+)
 from scheduler.check.sample_inputs import Kind, special_floats, units_of, unsuited
 from scheduler.check.self_check import Report, verify
 from scheduler.compile import compile_plain

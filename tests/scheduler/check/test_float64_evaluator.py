@@ -1,7 +1,5 @@
 """Models in double precision: the evaluator is double inside, and has the operators right."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -9,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from scheduler.check.float64_evaluator import DoubleEvaluator, widen
+from scheduler.check.references import DoubleEvaluator, widen
 from scheduler.errors import ModelError
 from scheduler.onnx_import import from_proto, import_model
 from scheduler.tensor.tensor import evaluate

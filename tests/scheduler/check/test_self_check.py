@@ -1,7 +1,5 @@
 """The self-check finds what is wrong, passes what is right, and says what it could not tell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from scheduler.check.outputs import Rounding, check_output, check_parts
-from scheduler.check.reference_runner import Reference
+from scheduler.check.references import Reference
 from scheduler.check.sample_inputs import integer_roles, sample_inputs
 from scheduler.check.self_check import Report, verify
 from scheduler.compile import CompiledModel, compile_plain

@@ -1,7 +1,5 @@
 """The self-test that the compiler makes: programs of every kind pass it, others do not."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from runtime.opencl.device import choose_device
 from runtime.opencl.program_cache import shared_cache
 from runtime.run.executor import Program, load_program
 from runtime.run.selftest import SelfTestReport, run_self_test, self_test
-from scheduler.cache.schedules import EntryGraph
 from scheduler.check import vectors
 from scheduler.check.vectors import with_self_test
 from scheduler.compile import CompiledModel, compile_driving, compile_monitoring, compile_plain
@@ -24,12 +21,13 @@ from scheduler.emit.artifact import emit
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import import from_proto
 from scheduler.pipeline import schedule
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.scheduler.support.revisions import models_of, revision_artifact
 from tests.support.built import interface_models
 from tests.support.selection import quick_cases
-from tools.regress.stepping import Stepper
+from tools.timing.run_parts import Stepper
 
 
 def report_of(compiled: CompiledModel) -> SelfTestReport:

@@ -1,7 +1,5 @@
 """Programs that the tests of tables, text and pages look at."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from scheduler.context import CompileContext
-from scheduler.debug.kernel_table import Nest, source_of
+from scheduler.debug.kernel_table import source_of
 from scheduler.device.spec import SPECS
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.debug.examples import two_products
 from tests.scheduler.support.programs import make_program, program_of, x
-
-
-def test_table_of_a_program_checked_by_hand() -> None:
-    table = program_of(two_products()).table
-    first, second = table.launches
-    # 4x16 results of 8 multiply-adds, and a comparison; then 4x4 of 16 multiply-adds.
-    assert (first.flops, second.flops) == (4 * 16 * 8 * 2 + 4 * 16, 4 * 4 * 16 * 2)
-    assert first.bytes_moved == 4 * (4 * 8 + 8 * 16 + 4 * 16)
-    assert second.bytes_moved == 4 * (4 * 16 + 16 * 4 + 4 * 4)
-    assert first.nests == (Nest((4, 16), ((8,),)),)
-    assert second.nests == (Nest((4, 4), ((16,),)),)
-    (between,) = table.arena
-    assert (between.offset, between.size, between.first, between.last) == (0, 256, 0, 1)
-    totals = table.totals
-    assert (totals.kernels, totals.launches) == (2, 2)
-    assert (totals.arena_peak, totals.arena_unplanned, totals.arena_live) == (256, 256, 256)
-    assert table.dependencies() == [(0, 1, first.writes[0])]
 
 
 def test_work_and_traffic_are_known_without_running() -> None:

@@ -1,7 +1,5 @@
 """Stages, the DEBUG ladder, VIZ: what the compiler tells about itself."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -11,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.context import CompileContext, Stages
-from scheduler.debug.kernel_table import kernel_tables
-from scheduler.debug.kernel_text import summary, table_text
+from scheduler.debug.kernel_table import kernel_tables, summary, table_text
 from scheduler.flags import FLAGS, Flags, Level
 from scheduler.pipeline import INPUT, passes, schedule
 from tests.scheduler.debug.examples import two_products
@@ -68,6 +65,7 @@ def test_each_step_of_the_ladder_adds(
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "scheduler")
     assert (summary(table) in text) == (level >= Level.SUMMARY)
     assert (table_text(table) in text) == (level >= Level.TABLE)
+    assert (": stored: an output" in text) == (level >= Level.LOOPS)
     assert ("lanes 16, tiles" in text or "lanes 4, tiles" in text) == (level >= Level.LOOPS)
     assert ("__kernel" in text) == (level >= Level.SOURCE)
     assert ("after canonicalize:" in text) == (level >= Level.IR)

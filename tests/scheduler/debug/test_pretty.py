@@ -1,7 +1,5 @@
 """Text of graphs, bodies and loops: each line of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
@@ -13,6 +11,7 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.make_kernels import make_kernels
+from scheduler.kernelize.store_plan import store_plan
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import x
@@ -65,7 +64,7 @@ def test_an_origin_of_many_lines_stays_on_one_and_a_long_argument_is_cut() -> No
 
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
     product = x(4, 8) @ x(8, 5, name="w")
-    (kernel,) = make_kernels([product.contiguous().node], DEFAULT)
+    (kernel,) = make_kernels(store_plan([product.contiguous().node], DEFAULT))
     lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
     assert lines[0] == "for r0<4, r1<5:"
     loads = {line.partition(" = ")[2] for line in lines[1:3]}
@@ -75,7 +74,7 @@ def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
 
 
 def test_the_body_shows_where_a_padded_value_is_read() -> None:
-    (kernel,) = make_kernels([x(4).pad(((1, 2),)).contiguous().node], DEFAULT)
+    (kernel,) = make_kernels(store_plan([x(4).pad(((1, 2),)).contiguous().node], DEFAULT))
     text = pretty_body(kernel.bodies[0])
     assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
 

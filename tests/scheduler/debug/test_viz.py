@@ -1,7 +1,5 @@
 """The page: sound, self-contained, deterministic, small enough."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +11,14 @@ import pytest
 from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.viz import LaunchTimes, page, write_page
-from scheduler.debug.viz.graph import BOX_TEXT, BOX_WIDTH, assign_lanes, kernel_graph, place_kernels
-from scheduler.debug.viz.memory import memory_timeline
+from scheduler.debug.viz.drawings import (
+    BOX_TEXT,
+    BOX_WIDTH,
+    assign_lanes,
+    kernel_graph,
+    memory_timeline,
+    place_kernels,
+)
 from scheduler.debug.viz.passes import CHUNK, make_stages, pair_nodes, passes_section, rewired
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.flags import Flags
@@ -82,13 +86,6 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     assert "__kernel" in text
     assert "for r0&lt;4, r1&lt;16:" in text
     assert "items 1 x" in text  # loops
-
-
-def test_page_of_an_artifact_has_no_passes(check: Check) -> None:
-    text = page(made(two_products()).manifest)
-    check(text)
-    assert "<h2>Passes</h2>" not in text
-    assert text.count('<g class="k ') == 2
 
 
 def test_inputs_and_outputs_are_boxes_by_the_names_of_the_model() -> None:

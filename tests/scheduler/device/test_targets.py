@@ -1,13 +1,8 @@
 """Kernels for GPUs and for images: the same numbers as everywhere, on whatever device is here."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
@@ -26,12 +21,11 @@ from runtime.run.memory import check_image_arguments
 from scheduler import CustomKernel, custom_kernel
 from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
-from scheduler.device.spec import SPECS, DeviceSpec, Half, Images, Peak, spec_of
-from scheduler.device.targets import spec_of_device, target_for
-from scheduler.emit.arena import share_images
+from scheduler.device.spec import SPECS, DeviceSpec, Images
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
-from scheduler.errors import DeviceLimitError, SchedulerError
+from scheduler.emit.schedule import share_images
+from scheduler.errors import DeviceLimitError
 from scheduler.ir import dtype as dt
 from scheduler.kernelize.memory_plan import Lifetime
 from scheduler.loops.images import Image
@@ -90,43 +84,48 @@ def network() -> dict[str, Tensor]:
 X = Tensor.input("x", (1, 8, 10, 12))
 
 
-def check(made: Emitted, outputs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:
-    """Run a program on random inputs, and compare with the interpreter."""
+def checked(
+    target: str | DeviceSpec,
+    outputs: Mapping[str, Tensor],
+    precision: str = "fp32",
+    tolerance: float = 1e-5,
+) -> Emitted:
+    """Compile a program, run it on random inputs, and compare with the interpreter."""
+    made = compiled(target, outputs, precision=precision)
     with loaded(made.manifest, made.data) as program:
         inputs = {t.name: floats(*t.shape) for t in program.inputs}
         got = program.run(inputs)
         for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
             close(got[name], value, name, tolerance)
+    return made
 
 
 def images_of(made: Emitted) -> list[list[int]]:
     return [b["image"] for b in made.manifest["buffers"] if b["kind"] == "image"]
 
 
+KINDS = [*((name, "fp32") for name in SPECS if name != "cpu"), ("adreno", "fp16")]
+QUICK = [("adreno", "fp32"), ("gpu", "fp32")]
+
+
 @pytest.mark.parametrize(
-    "target", quick_cases([name for name in SPECS if name != "cpu"], "adreno", "gpu")
+    "kind", quick_cases(KINDS, ("adreno", "fp32"), ("gpu", "fp32")), ids="-".join
 )
-def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_target_computes_the_same(
+    kind: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # intermediates start as NaN, images too
-    outputs = network()
-    made = compiled(target, outputs)
+    target, precision = kind
+    made = checked(target, network(), precision, 1e-5 if precision == "fp32" else 2e-3)
     assert made.manifest["target"]["name"] == target
     assert ("read_imagef" in str(made.manifest["programs"])) is (SPECS[target].images is not None)
+    images = {b["dtype"] for b in made.manifest["buffers"] if "image" in b}
+    assert ("float16" in images) is (precision == "fp16")
     for kernel in made.manifest["kernels"]:
         code, text = kernel["code"], source_of(made.manifest, kernel["name"])
         assert code["image_reads"] == text.count("read_imagef(") >= code["gated_reads"]
         assert code["image_writes"] == text.count("write_imagef(")
         assert "? read_imagef(" not in text  # a branch, for most compilers
-    check(made, outputs)
-
-
-@pytest.mark.slow
-def test_images_of_halves() -> None:
-    outputs = network()
-    made = compiled("adreno", outputs, precision="fp16")
-    kinds = {b["dtype"] for b in made.manifest["buffers"] if "image" in b}
-    assert "float16" in kinds
-    check(made, outputs, 2e-3)
 
 
 def test_work_items_beyond_the_last_do_nothing() -> None:
@@ -155,12 +154,10 @@ def test_vectors_at_multiples_of_their_size_are_whole() -> None:
         "eight bytes an element": ({"y": (x * 99.0).cast(dt.int64)}, (1, 0), (0, 1)),
     }
     for name, (outputs, whole, other) in cases.items():
-        made = compiled("gpu", outputs)
-        (text,) = sources(made)
+        (text,) = sources(checked("gpu", outputs))
         accesses = [re.findall(rf"M_{kind}\w*\(", text) for kind in ("LOAD", "STORE")]
         assert tuple(sum("WHOLE" in a for a in each) for each in accesses) == whole, name
         assert tuple(sum("WHOLE" not in a for a in each) for each in accesses) == other, name
-        check(made, outputs)
         assert "_WHOLE" not in sources(compiled("cpu", outputs))[0]
 
 
@@ -173,10 +170,8 @@ def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
     inside = convolved(X, 8)
     plain = reads(compiled("adreno", {"y": convolved(inside, 8)}))
     assert plain[0] > 0 == plain[1]
-    pooled = {"y": inside.max_pool2d((3, 3), stride=1, padding=1)}
-    gated = compiled("adreno", pooled)
+    gated = checked("adreno", {"y": inside.max_pool2d((3, 3), stride=1, padding=1)})
     assert reads(gated)[1] > 0
-    check(gated, pooled)
 
 
 def test_reads_that_may_be_outside_keep_their_sampler() -> None:
@@ -193,45 +188,45 @@ def test_reads_that_may_be_outside_keep_their_sampler() -> None:
         "inside": (inside.conv2d(weights[0]), False),
     }
     for name, (y, outside) in cases.items():
-        made = compiled(bare, {"y": y})
-        text = sources(made)[-1]
+        text = sources(checked(bare, {"y": y}))[-1]
         sampled, every = (text.count(word) for word in ("m_nearest", "read_imagef("))
         assert (sampled > 0) is outside, name
         assert sampled < every == sources(compiled(row, {"y": y}))[-1].count("m_nearest"), name
-        check(made, {"y": y})
 
 
 def test_a_batch_is_not_padded_by_its_neighbour() -> None:
     """Rows of a batch lie on each other: one above the first is the last of the picture before."""
     two = convolved(X, 16).reshape(2, 8, 10, 12).contiguous()
-    outputs = {"y": two.conv2d(Tensor.weight(floats(8, 8, 3, 3)), padding=1)}
-    made = compiled("adreno", outputs)
-    check(made, outputs)
+    made = checked("adreno", {"y": two.conv2d(Tensor.weight(floats(8, 8, 3, 3)), padding=1)})
     # The row is chosen where it is known: outside of the loop over columns.
     text = sources(made)[-1]
     (row,) = re.findall(r"\n    const int (\w+) = \w+ \? .* : -1;\n    for", text)
     assert text.count(f", {row}))") == reads(made)[1] > 0
 
 
-@pytest.mark.parametrize("case", quick_cases(["6 channels", "10 channels", "shifted"], "shifted"))
-def test_what_fills_no_texels_or_is_read_across_them_is_a_buffer(case: str) -> None:
-    if case == "shifted":
-        inside = convolved(X, 8)
-        outputs = {"y": inside[:, 1:8] * 2.0, "z": inside.sum(1)}
-    else:
-        outputs = {"y": convolved(convolved(X, int(case.split()[0])), 8)}
-    made = compiled("adreno", outputs)
-    assert images_of(made) == []
-    check(made, outputs)
-
-
-def test_images_of_one_size_are_used_again() -> None:
+def chain(*channels: int) -> Tensor:
+    """Return a picture that is convolved to these numbers of channels, one after the other."""
     y = X
-    for _ in range(5):
-        y = convolved(y, 8)
-    made = compiled("adreno", {"y": y})
-    assert images_of(made) == [[24, 10], [24, 10]]
-    assert made.manifest["arena_size"] == 0
+    for count in channels:
+        y = convolved(y, count)
+    return y
+
+
+# Outputs, and the images between their kernels.
+IMAGES: dict[str, tuple[Callable[[], dict[str, Tensor]], list[list[int]]]] = {
+    "fills no texels, 6": (lambda: {"y": chain(6, 8)}, []),
+    "fills no texels, 10": (lambda: {"y": chain(10, 8)}, []),
+    "read across": (lambda: {"y": (x := chain(8))[:, 1:8] * 2.0, "z": x.sum(1)}, []),
+    "used again": (lambda: {"y": chain(8, 8, 8, 8)}, [[24, 10], [24, 10]]),
+}
+
+
+@pytest.mark.parametrize("case", quick_cases(IMAGES, "read across", "used again"))
+def test_what_is_an_image(case: str) -> None:
+    outputs, images = IMAGES[case]
+    made = checked("adreno", outputs())
+    assert images_of(made) == images
+    assert (made.manifest["arena_size"] == 0) is bool(images)
 
 
 def test_images_alive_together_are_not_shared() -> None:
@@ -247,10 +242,8 @@ def test_images_alive_together_are_not_shared() -> None:
 
 def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
     spec = replace(SPECS["adreno"], images=Images(16, 16, 128, 64))
-    outputs = {"y": convolved(convolved(X, 8), 8)}
-    made = compiled(spec, outputs)
+    made = checked(spec, {"y": chain(8, 8)})
     assert max([0, *(side for image in images_of(made) for side in image)]) <= 16
-    check(made, outputs)
 
 
 def test_float64_is_refused_where_the_target_has_none() -> None:
@@ -261,53 +254,11 @@ def test_float64_is_refused_where_the_target_has_none() -> None:
     check_limits(compiled("cpu", {"y": x * 2}).manifest, SPECS["cpu"])
 
 
-def test_rows_say_where_their_figures_come_from() -> None:
-    for name, row in SPECS.items():
-        assert row.target == row.limits.target == name
-        assert row.sources
-        assert spec_of(name) is row
-    with pytest.raises(SchedulerError, match="'tpu': expected one of cpu, "):
-        spec_of("tpu")
-    with pytest.raises(SchedulerError, match="found 3"):
-        replace(SPECS["cpu"], lanes=3)
-    with pytest.raises(SchedulerError, match="1 to 256 items, found 512"):
-        replace(SPECS["gpu"], group=512)
-
-
 def test_a_schedule_stays_with_its_device() -> None:
     context = CompileContext(SPECS["gpu"])
     plan = schedule({"y": (Tensor.input("x", (64,)) + 1.0).node}, context=context)
     assert plan.spec is SPECS["gpu"]
     assert [k.code.group for k in plan.lowered] == [16]
-
-
-def test_rows_differ_by_their_figures_and_not_by_where_those_come_from() -> None:
-    half = Half(storage=False, arithmetic=False)
-    changed = replace(SPECS["cpu"], cores=7, half=half, peak=Peak())
-    assert changed.key() != SPECS["cpu"].key()
-    assert replace(SPECS["cpu"], sources=("elsewhere",)).key() == SPECS["cpu"].key()
-
-
-def test_auto_takes_the_row_of_the_device() -> None:
-    device = choose_device(None)
-    found = spec_of_device(device)
-    assert target_for("auto") == found
-    assert found.cores == device.info.compute_units
-    assert target_for("adreno", "no such device") is SPECS["adreno"]
-    as_gpu = replace(device.info, kind="gpu", name="QUALCOMM Adreno(TM) 630", images=True)
-    assert spec_of_device(replace(device, info=as_gpu)).target == "adreno"
-    few = replace(
-        as_gpu, name="FD630", platform="rusticl", max_image=(4096, 2048), max_image_args=(16, 8)
-    )
-    found = spec_of_device(replace(device, info=few))
-    assert found.target == "freedreno"
-    assert found.images == Images(4096, 2048, 16, 8, 64, sampler_less=True)
-    # freedreno does not know how many there are, and has a number for that.
-    unknown = spec_of_device(replace(device, info=replace(few, compute_units=9999)))
-    assert unknown.cores == SPECS["adreno"].cores
-    small = replace(as_gpu, name="another", max_work_group_size=16)
-    row = spec_of_device(replace(device, info=small))
-    assert (row.group, row.max_group, row.cores) == (16, 16, device.info.compute_units)
 
 
 def test_every_limit_of_a_target_is_checked_by_name() -> None:
@@ -316,19 +267,19 @@ def test_every_limit_of_a_target_is_checked_by_name() -> None:
     check_limits(manifest, adreno)
     images = adreno.images
     assert images is not None
-    broken = {
-        "allocation bytes": replace(adreno, max_alloc_bytes=64),
-        "images": replace(adreno, images=None),
-        "image width": replace(adreno, images=replace(images, max_width=2)),
-        "image height": replace(adreno, images=replace(images, max_height=2)),
-        "images read": replace(adreno, images=replace(images, max_reads=1)),
-        "images written": replace(adreno, images=replace(images, max_writes=0)),
-        "work-group items": replace(adreno, group=2, max_group=2),
-        "argument bytes": replace(adreno, limits=replace(adreno.limits, pointer_bytes=256)),
+    broken: dict[str, dict[str, Any]] = {
+        "allocation bytes": {"max_alloc_bytes": 64},
+        "images": {"images": None},
+        "image width": {"images": replace(images, max_width=2)},
+        "image height": {"images": replace(images, max_height=2)},
+        "images read": {"images": replace(images, max_reads=1)},
+        "images written": {"images": replace(images, max_writes=0)},
+        "work-group items": {"group": 2, "max_group": 2},
+        "argument bytes": {"limits": replace(adreno.limits, pointer_bytes=256)},
     }
-    for name, spec in broken.items():
+    for name, changes in broken.items():
         with pytest.raises(DeviceLimitError, match=f"{name}: expected at most") as caught:
-            check_limits(manifest, spec)
+            check_limits(manifest, replace(adreno, **changes))
         assert caught.value.limit == name
     source = "__local float t[9000]; /* __local float u[9000]; */ out0[0] = in0[0];"
     greedy = CustomKernel("greedy", source, [((1,), dt.float32)], 1)
@@ -377,17 +328,14 @@ def product_of(rows: int, depth: int, columns: int, dtype: str) -> tuple[Tensor,
     return first, x @ other.transpose(1, 2)
 
 
-@pytest.mark.parametrize(
-    ("rows", "depth", "columns", "dtype"),
-    [
-        pytest.param(37, 50, 68, "float32", marks=pytest.mark.slow),
-        (90, 48, 132, "float16"),
-    ],
-)
-def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: str) -> None:
+PRODUCTS = [(37, 50, 68, "float32"), (90, 48, 132, "float16")]
+
+
+@pytest.mark.parametrize("product", quick_cases(PRODUCTS, PRODUCTS[1]))
+def test_products_in_local_memory(product: tuple[int, int, int, str]) -> None:
     spec = replace(SPECS["gpu"], cores=1)
-    outputs = dict(zip("ab", product_of(rows, depth, columns, dtype), strict=True))
-    made = compiled(spec, outputs)
+    outputs = dict(zip("ab", product_of(*product), strict=True))
+    made = checked(spec, outputs)
     texts, local = sources(made), re.compile(r"__local float \w+\[(\d+)\]\[(\d+)\]\[(\d+)\]")
     assert len(texts) == 2
     for text, kernel in zip(texts, made.manifest["kernels"], strict=True):
@@ -396,15 +344,13 @@ def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: st
         assert len(declared) == 2
         assert kernel["code"]["local_bytes"] == sum(4 * prod(shape) for shape in declared)
     check_limits(made.manifest, spec)
-    check(made, outputs)
 
 
 @pytest.mark.parametrize(("group", "tiled"), [(16, False), (36, False), (256, True)])
 def test_tiles_fit_the_work_group(group: int, tiled: bool) -> None:
-    outputs = {"y": Tensor.input("x", (72, 64)) @ Tensor.weight(floats(64, 128))}
-    made = compiled(replace(SPECS["gpu"], cores=1, group=group), outputs)
+    y = Tensor.input("x", (72, 64)) @ Tensor.weight(floats(64, 128))
+    made = checked(replace(SPECS["gpu"], cores=1, group=group), {"y": y}, tolerance=3e-6)
     assert ("barrier(" in str(made.manifest["programs"])) is tiled
-    check(made, outputs, 3e-6)
 
 
 def test_work_items_that_do_not_meet_have_no_barrier() -> None:
@@ -415,54 +361,3 @@ def test_work_items_that_do_not_meet_have_no_barrier() -> None:
     for text in sources(made):
         assert text.count("barrier(") in (0, 2)
         assert "launched" not in text or "barrier(" not in text
-
-
-# --- the row of a CPU -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("simd", "width", "row"),
-    [
-        ("avx512", 16, "cpu"),
-        ("avx512_vnni", 16, "cpu"),
-        ("avx2_vnni", 8, "cpu-avx2"),
-        ("avx2", 16, "cpu-avx2"),  # what the compiler generates, not what the CPU has
-        ("avx", 8, "cpu-avx2"),
-        ("sse", 16, "cpu-sse"),
-        ("neon", 4, "cpu-neon"),
-        ("unknown", 16, "cpu"),
-        ("unknown", 8, "cpu-avx2"),
-    ],
-)
-def test_row_of_a_cpu_follows_what_its_compiler_generates(simd: str, width: int, row: str) -> None:
-    device = choose_device(None)
-    info = replace(device.info, kind="cpu", simd=simd, vector_width=width, compute_units=7)
-    spec = spec_of_device(replace(device, info=info))
-    assert (spec.target, spec.lanes, spec.cores) == (row, SPECS[row].lanes, 7)
-    assert spec.dot4 == simd.endswith("_vnni")
-    silent = replace(info, simd="unknown", vector_width=1)
-    assert spec_of_device(replace(device, info=silent)).lanes == 4
-
-
-@pytest.mark.slow
-def test_forced_name_forces_the_row() -> None:
-    """A processor without AVX, as far as the driver's compiler is concerned."""
-    if choose_device(None).info.cpu == "":
-        pytest.skip("needs the PoCL of the pocl extra, on x86-64")
-    code = """
-import numpy as np
-from runtime import choose_device
-from scheduler import Tensor
-from scheduler.device.targets import target_for
-a = np.arange(12 * 40, dtype=np.float32).reshape(12, 40) / 64
-w = (np.arange(40 * 24, dtype=np.float32).reshape(40, 24) - 300) / 512
-got = (Tensor(a) @ Tensor(w)).sin().numpy()
-spec = target_for("auto")
-worst = np.abs(got - np.sin(a.astype(np.float64) @ w)).max()
-print(choose_device().info.cpu, spec.target, spec.lanes, worst < 1e-4)
-"""
-    environment = {**os.environ, "MODELD_POCL_CPU": "x86-64-v2"}
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")  # clang warns of vectors that are too wide
-    assert result.stdout.split() == ["x86-64-v2", "cpu-sse", "4", "True"]

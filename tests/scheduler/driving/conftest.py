@@ -1,7 +1,5 @@
 """Lines that refuse something are compared whole, with tests/golden/refused_<what>.txt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Models of a revision, changed as a test asks: inputs, heads, checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from runtime.format.driving_interface import ModelPart
+from runtime.format.interfaces import ModelPart
 from scheduler.driving.derive import example_parts, is_image
 from scheduler.driving.revisions import Revision, load_revisions
 from scheduler.onnx_import import OnnxModel, from_proto
@@ -20,12 +18,10 @@ Bounds = tuple[int | None, int | None]
 
 @cache
 def revisions() -> Mapping[str, Revision]:
-    """Return the table of revisions."""
     return load_revisions()
 
 
 def parts_of(name: str) -> dict[str, ModelPart]:
-    """Return the models of a revision by role."""
     return {part.role: part for part in example_parts(revisions()[name])}
 
 
@@ -37,15 +33,7 @@ def proto_of(
     width: int | None = None,
     checkpoint: str = "",
 ) -> onnx.ModelProto:
-    """Return a model with the interface of a part, but for what is named; None takes it away.
-
-    Args:
-        part: of a revision without states.
-        inputs: shapes that differ.
-        slices: heads that lie elsewhere.
-        width: of the output.
-        checkpoint: of the metadata; "" for none.
-    """
+    """Return a model with the interface of a part, but for what is named; None takes it away."""
     shapes = {n: shape for n, (shape, _) in part.inputs.items()} | dict(inputs or {})
     heads = dict(part.slices) | dict(slices or {})
     proto = mixer(

@@ -1,7 +1,5 @@
 """Models that are no driving model, or not that of an interface: one line says all of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.format.driving_interface import HistoryRule, Interface
+from runtime.format.interfaces import HistoryRule, Interface
 from scheduler.compile import compile_driving
 from scheduler.driving.program import driving_entries
 from scheduler.driving.recognise import recognise_driving
@@ -29,7 +27,6 @@ SUPER = parts_of("supercombo-2026")["supercombo"]
 
 
 def refused(*models: OnnxModel, declared: str | None = None) -> str:
-    """Return why models are refused, in any order."""
     lines = {refusal(partial(recognise_driving, o, declared)) for o in permutations(models)}
     texts = {line.split(": ", 1)[1] if len(models) > 1 else line for line in lines}
     assert len(models) > 2 or len(texts) == 1, texts

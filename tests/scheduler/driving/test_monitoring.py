@@ -1,7 +1,5 @@
 """Driver monitoring: models are recognised, and the program equals numpy and onnxruntime."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,11 @@ from onnx import helper
 
 import runtime
 from runtime.format.artifact import from_memory
-from runtime.format.monitoring_interface import HEADS, OPTIONAL_HEADS, parse_monitoring_interface
+from runtime.format.interfaces import (
+    MONITORING_HEADS,
+    OPTIONAL_MONITORING_HEADS,
+    parse_monitoring_interface,
+)
 from scheduler.compile import compile_monitoring
 from scheduler.driving.monitoring import recognise_monitoring
 from scheduler.driving.revisions import FOLDER, load_monitoring
@@ -24,7 +26,7 @@ from tests.reference_loop.warps import Picture, driver_view
 from tests.scheduler.driving.conftest import Refusals, refusal
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.support.built import interface_models
-from tools.example_models.interface import model_metadata
+from tools.example_models.outputs import model_metadata
 
 REVISIONS = load_monitoring()
 OLD, NEW = "dmonitoring-2025", "dmonitoring-2026"
@@ -76,7 +78,7 @@ def test_places_of_the_vector_of_2025() -> None:
     assert rhd == [(41, 53), (80, 82)]
     last = [slices[name] for name in ("poor_vision", "wheel_on_right", "hidden_state")]
     assert last == [(82, 83), (83, 84), (84, 596)]
-    others = set(slices) - {*HEADS, *OPTIONAL_HEADS}
+    others = set(slices) - {*MONITORING_HEADS, *OPTIONAL_MONITORING_HEADS}
     assert all(name.startswith("unused") or name == "hidden_state" for name in others)
 
 

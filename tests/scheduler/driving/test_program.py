@@ -3,8 +3,6 @@
 Queues and images are compared bit by bit, output vectors within 1e-4 of the largest value.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime import load_program
-from runtime.format.driving_interface import Interface, parse_interface
+from runtime.format.interfaces import Interface, parse_interface
 from runtime.run.executor import Program
-from scheduler.check.driving import _frame_failures, verify_driving
+from scheduler.check.self_check import _frame_failures, verify_driving
 from scheduler.compile import compile_driving
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.revisions import load_revisions
@@ -89,7 +87,6 @@ class Both:
         self.loop = Loop(TABLE[name], models_of(name), CAR, {})
 
     def inputs(self, frame: int) -> dict[str, Array]:
-        """What the program is given of a frame."""
         host = host_at(frame)
         given = camera(frame % DISTINCT) | {"desire": desire_at(frame)}
         return given | {name: host[name] for name in self.interface.host_inputs}

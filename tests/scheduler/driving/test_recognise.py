@@ -1,7 +1,5 @@
 """Which interface models have: declared, known or fitting; and what is said of other models."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from itertools import dropwhile, permutations, takewhile
@@ -11,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from runtime.format.driving_interface import Interface
+from runtime.format.interfaces import Interface
 from scheduler.compile import compile_driving
-from scheduler.driving.heads import HEADS, REQUIRED
+from scheduler.driving.derive import HEADS, REQUIRED
 from scheduler.driving.recognise import recognise_driving
 from scheduler.onnx_import import OnnxModel, from_proto, load_model
 from tests.scheduler.driving.conftest import Refusals, refusal

@@ -1,7 +1,5 @@
 """The table of revisions: widths as published, rules row by row, and files that are wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
@@ -10,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from modeld.outputs.parse_outputs import HEADS as PARSED
-from runtime.format.driving_interface import META_WIDTHS, ActionRule, parse_interface
-from scheduler.driving.declare import Rules
-from scheduler.driving.derive import derive, example_parts
-from scheduler.driving.heads import HEADS, head_problems
-from scheduler.driving.revisions import FOLDER, Revision, load_monitoring, load_revisions
+from runtime.format.interfaces import META_WIDTHS, ActionRule, parse_interface
+from scheduler.driving.derive import HEADS, derive, example_parts, head_problems
+from scheduler.driving.revisions import FOLDER, Revision, Rules, load_monitoring, load_revisions
 from tests.reference_loop.revisions import TABLE, Facts
 from tests.scheduler.driving.conftest import Refusals
 

@@ -1,7 +1,5 @@
 """Both warps against numpy, bit by bit: every camera, padded or not, and geometries that lie."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

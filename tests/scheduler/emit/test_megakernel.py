@@ -1,7 +1,5 @@
 """The megakernel computes what its kernels compute when they are launched one by one."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -32,7 +30,6 @@ def launched(made: Emitted) -> Emitted:
 
 
 def load(made: Emitted, workers: int | None = None) -> Program:
-    """Return the program; the caller closes it."""
     opened = device = choose_device("cpu")
     if workers is not None:
         info = dataclasses.replace(device.info, compute_units=workers)

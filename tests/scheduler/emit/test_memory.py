@@ -1,7 +1,5 @@
 """Where values lie: nothing alive is overwritten, results in place are right, reuse pays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +9,7 @@ from hypothesis import strategies as st
 from scheduler.context import DEFAULT_CONTEXT
 from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
 from scheduler.driving.recognise import recognise_driving
-from scheduler.emit.arena import plan_arena
-from scheduler.emit.schedule import Schedule
+from scheduler.emit.schedule import Schedule, plan_arena
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.lower import LoweredKernel
@@ -42,9 +39,6 @@ from tests.support.built import example_models
 def faults(plan: Schedule) -> list[str]:
     """Return what is wrong with the memory of a plan: its launches are run on marked bytes."""
     return memory_faults(artifact_of(plan).manifest)
-
-
-# --- inputs, outputs, weights -------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -81,11 +75,7 @@ def test_reuse_in_place_and_over_time_is_reported_before_and_after() -> None:
     assert totals.arena_unplanned == 7 * 32 * 32 * 4
 
 
-# --- in place ---------------------------------------------------------------------------------
-
-
 def product(*shape: int) -> Tensor:
-    """Return a stored product of this shape, made of inputs of its own."""
     return (x(*shape[:-1], 8) @ x(8, shape[-1], name="w")).contiguous()
 
 
@@ -174,9 +164,6 @@ def test_what_stays_inside_a_kernel_is_never_allocated() -> None:
     plan = plan_for(((source * 2.0 + 1.0).exp().softmax() - 0.5).tanh().flip(0))
     assert set(plan.arena().lives) == {source.node}
     assert plan.peak_bytes == plan.unplanned_bytes == 2048
-
-
-# --- whole programs ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """One row of the table of fusion: a program, and what it takes at most."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -42,7 +40,6 @@ def positive(*shape: int, scale: float = 1.0) -> Drawn:
 
 
 def below(limit: int, *shape: int) -> Drawn:
-    """Return indices."""
     return Drawn(shape, lambda rng, s: rng.integers(0, limit, s).astype(np.int32))
 
 
@@ -139,21 +136,17 @@ class Row:
         return found
 
     def build(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs."""
         made = self.ours(*given)
         return [made] if isinstance(made, Tensor) else list(made)
 
     def built(self) -> list[Tensor]:
-        """Return the outputs of realized buffers."""
         return self.build([Tensor(v) for v in self.values()])
 
     def context(self, spec: DeviceSpec = DEFAULT) -> CompileContext:
-        """Return what it is compiled for."""
         flags = replace(Flags.from_environment(), float_unsafe=self.float_unsafe)
         return context_for(spec, flags=flags)
 
     def figures(self, *, program: bool) -> Figures:
-        """Return the bar."""
         return _figures(self.bar if self.owned is None or not program else self.owned)
 
     def compare(self, got: Sequence[Array]) -> None:
@@ -172,7 +165,6 @@ def row(name: str, bar: Bar, inputs: Inputs, **more: Any) -> partial[Row]:
 
 @cache
 def wanted(row: Row) -> list[Array]:
-    """Return what the outputs of a row must be."""
     wide = [v.astype(np.float64) if v.dtype == np.float32 else v for v in row.values()]
     with np.errstate(invalid="ignore"):  # some rows are about infinity times zero
         return instead_of_tensors(row.expected or row.ours, *wide)

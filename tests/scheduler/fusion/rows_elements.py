@@ -1,7 +1,5 @@
 """Arithmetic of elements, values that no kernel computes, and views: an index of their reader."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor

@@ -1,7 +1,5 @@
 """Products and attention. Sizes are small: there a chain of few products is one launch."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

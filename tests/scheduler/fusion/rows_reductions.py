@@ -1,7 +1,5 @@
 """Reductions: what precedes and follows them, and several in one loop nest."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

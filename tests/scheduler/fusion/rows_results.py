@@ -1,7 +1,5 @@
 """Several outputs, what is assigned, and tensors that are partly realized or pinned."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.ir import dtype as dt

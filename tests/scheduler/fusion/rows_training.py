@@ -1,7 +1,5 @@
 """Gradients and optimizer steps. Nothing here differentiates a graph: formulas are written out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

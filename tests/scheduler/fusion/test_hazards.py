@@ -6,8 +6,6 @@ All values are small whole numbers: whatever the order of a sum, results are exa
 written once, for what `Tensors` gives, and for arrays of numpy that have the same methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from inspect import signature
@@ -103,9 +101,6 @@ class Arrays(Tensors):
         return value * 2.0, value + 1.0
 
 
-# --- outputs --------------------------------------------------------------------------------------
-
-
 def shapes_and_types(x: Any, y: Any, v: Any) -> list[Any]:
     outputs = [x.sum(), v + 1.0, x * 2.0, (x.sum() + v).sum(), (x > 0.0).sum(1), x > y]
     return [*outputs, x.abs().cast(dt.uint8), x.half(), x.cast(dt.int64)]
@@ -159,7 +154,6 @@ OUTPUTS: dict[str, Build] = {
         for form in FORMS
     },
 }
-# --- states ---------------------------------------------------------------------------------------
 
 
 def states_cross(s: Any, t: Any, x: Any, y: Any, put: Any) -> Made:
@@ -342,9 +336,6 @@ def test_every_launch_leaves_what_numpy_says(programs: Together, name: str) -> N
         for state, expected in new.items():
             np.testing.assert_array_equal(compiled.state(state), expected, err_msg=state)
         old |= {state: np.asarray(value) for state, value in new.items()}
-
-
-# --- what a launch takes -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [4, 5, 6])

@@ -3,8 +3,6 @@
 Of some rows also the fewest operations for an element; and where other programs are cut.
 """
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,10 +20,9 @@ from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.passes.split_reduce import THRESHOLD
+from scheduler.passes.split import THRESHOLD
 from scheduler.tensor import realize
-from scheduler.tensor.eager_plan import EagerPlan, base_of
-from scheduler.tensor.session import SESSION
+from scheduler.tensor.eager import SESSION, EagerPlan, base_of
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.row import Row, check_bar, check_inside, program_plan, realized_plan
 from tests.scheduler.fusion.table import ROWS, THEMES
@@ -94,7 +91,6 @@ class Batch:
 
 @pytest.fixture(scope="module")
 def batch_of() -> Iterator[Callable[[Row], Batch]]:
-    """Return a function that gives the batch that a row is in."""
     theme_of = {row.name: theme for theme, found in THEMES.items() for row in found}
     with ExitStack() as programs:
         batch = cache(lambda theme: Batch(THEMES[theme], programs))
@@ -132,9 +128,6 @@ def test_names_differ() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
-# --- operations ---------------------------------------------------------------------------------
-
-
 BY_NAME = {row.name: row for row in ROWS}
 
 
@@ -170,9 +163,6 @@ def test_a_value_doubled_24_times_stays_small() -> None:
     plan, _ = realized_plan(BY_NAME["doubled-24-times"])
     assert artifact_of(plan).manifest["programs"]
     assert sum(k.text.count("\n") for k in plan.lowered) < 250
-
-
-# --- where a program is cut ----------------------------------------------------------------------
 
 
 def test_scheduling_computes_and_allocates_nothing() -> None:

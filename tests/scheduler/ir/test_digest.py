@@ -1,7 +1,5 @@
 """The digest of a graph: equal for equal structure, different for what changes the result."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Index algebra against enumeration of every value of every range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product

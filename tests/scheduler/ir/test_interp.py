@@ -3,8 +3,6 @@
 What Tensor has a name for is compared by tensor/test_contract.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

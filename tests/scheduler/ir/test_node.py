@@ -1,7 +1,5 @@
 """Nodes and what they are kept in: shared, told apart, in order, and let go."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np
@@ -9,8 +7,7 @@ import numpy as np
 from scheduler.ir import dtype as dt
 from scheduler.ir import node as nodes
 from scheduler.ir.custom_kernel import read_source
-from scheduler.ir.interned import Interned
-from scheduler.ir.node import Node, const, toposort
+from scheduler.ir.node import Interned, Node, const, toposort
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import floats, program_of, x
 

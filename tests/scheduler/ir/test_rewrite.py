@@ -1,7 +1,5 @@
 """Rules rewrite a graph until nothing changes: its form, never a bit of the value."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each rule of the IR can fail, and says where."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

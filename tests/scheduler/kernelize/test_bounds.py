@@ -1,7 +1,5 @@
 """Bounds of run-time integers: an index that is known to be inside is not tested."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

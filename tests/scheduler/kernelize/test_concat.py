@@ -1,7 +1,5 @@
 """Values computed from joins are computed slice by slice: nothing is selected, numbers stay."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 
@@ -29,7 +27,6 @@ def shared_input(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def join(name: str, widths: Sequence[int], axis: int = 1) -> Tensor:
-    """A join of inputs, of shape (1, 102, 12, 20) in all."""
     whole = (1, sum(WIDTHS), H, W)
     shapes = [(*whole[:axis], width, *whole[axis + 1 :]) for width in widths]
     return Tensor.cat([shared_input(f"{name}{i}", s) for i, s in enumerate(shapes)], axis)
@@ -86,7 +83,6 @@ def kernel_of(tensor: Tensor) -> Kernel:
 
 
 def loads(body: Body) -> list[str]:
-    """Return the inputs that a loop nest reads."""
     nodes = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
     return sorted({n.src[0].arg.name for n in nodes if n.src[0].arg.kind == "input"})
 

@@ -1,7 +1,5 @@
 """The same program gives the same bytes, digests and texts, in an order of low peak."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

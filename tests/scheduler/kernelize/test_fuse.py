@@ -1,7 +1,5 @@
 """Fusion of finished kernels: what becomes one, what must not, and that values stay right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -10,8 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.context import CompileContext
-from scheduler.device.limits import MAX_OPERATIONS
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, MAX_OPERATIONS
 from scheduler.emit.schedule import Schedule
 from scheduler.ir.index import leaves
 from scheduler.ir.ops import Op

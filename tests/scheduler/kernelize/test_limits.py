@@ -1,7 +1,5 @@
 """Kernels over the limits are split, and still compute the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,13 +9,11 @@ import pytest
 
 from scheduler import Tensor
 from scheduler.context import CompileContext, context_for
-from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, LIMITS, MAX_OPERATIONS, Limits
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.kernelize.limits import _fused, split_points
-from scheduler.kernelize.realize import realize
+from scheduler.kernelize.store_plan import _fused, split_points, store_plan
 from scheduler.pipeline import kernelize
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.support.programs import Array, artifact_of, floats, plan_of
@@ -25,7 +21,7 @@ from tests.scheduler.support.together import UNOPTIMIZED, Together
 from tests.support.selection import quick_cases
 
 Outputs = dict[str, Tensor]
-MOST = TABLE["cpu"].max_buffers
+MOST = LIMITS["cpu"].max_buffers
 
 
 def sources(count: int, *shape: int, name: str = "a") -> list[Tensor]:
@@ -38,7 +34,7 @@ def total_of(tensors: Sequence[Tensor]) -> Tensor:
 
 def limited(target: str) -> CompileContext:
     """Return the row cpu with other limits, and the flags of the environment."""
-    return context_for(replace(DEFAULT, limits=TABLE[target]))
+    return context_for(replace(DEFAULT, limits=LIMITS[target]))
 
 
 def arguments(outputs: Outputs, target: str = "cpu") -> list[list[int]]:
@@ -49,9 +45,6 @@ def arguments(outputs: Outputs, target: str = "cpu") -> list[list[int]]:
 
 def most_buffers(tensor: Tensor, target: str = "cpu") -> int:
     return max(map(len, arguments({"y": tensor}, target)))
-
-
-# --- buffers --------------------------------------------------------------------------------------
 
 
 def several_results() -> Outputs:
@@ -122,7 +115,7 @@ GRAPHS: dict[str, Callable[[], Outputs]] = {
 }
 
 
-@pytest.fixture(scope="module", params=quick_cases(sorted(TABLE), "webgpu"))
+@pytest.fixture(scope="module", params=quick_cases(sorted(LIMITS), "webgpu"))
 def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
     """The graphs above, under the limits of a target."""
     context = limited(request.param)
@@ -135,7 +128,7 @@ def programs(request: pytest.FixtureRequest) -> Iterator[tuple[str, Together]]:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_kernel_exceeds_what_its_device_takes(programs: tuple[str, Together], name: str) -> None:
     target, together = programs
-    limits, outputs = TABLE[target], GRAPHS[name]()
+    limits, outputs = LIMITS[target], GRAPHS[name]()
     for args in arguments(outputs, target):
         assert len(args) <= limits.max_buffers
         assert len(args) * limits.pointer_bytes <= limits.parameter_bytes
@@ -152,7 +145,7 @@ def test_no_kernel_exceeds_what_its_device_takes(programs: tuple[str, Together],
 def test_a_sum_of_hundreds_is_split_and_the_result_counts_as_an_argument(
     count: int, target: str
 ) -> None:
-    most = TABLE[target].max_buffers
+    most = LIMITS[target].max_buffers
     found = arguments({"y": total_of(sources(count))}, target)
     assert max(map(len, found)) <= most
     assert len(found) <= count // (most - 2) + 1
@@ -186,28 +179,22 @@ def test_senseless_limits_are_refused(
         (Tensor.input("x", (8,)) + 1.0).schedule()
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def test_bytes_of_arguments_limit_too() -> None:
-    assert TABLE["cpu"].max_buffers == 64
-    assert TABLE["embedded"].max_buffers == 256 // 8
-    assert Limits("t", 64, 256, 8, "", pointer_bytes=4).max_buffers == 64
-    assert Limits("t", 64, 128, 8, "").max_buffers == 16
+    assert LIMITS["cpu"].max_buffers == 64
+    assert LIMITS["embedded"].max_buffers == 256 // 8
+    assert Limits("t", 64, 256, "", pointer_bytes=4).max_buffers == 64
+    assert Limits("t", 64, 128, "").max_buffers == 16
 
 
 def test_results_count() -> None:
-    limits = TABLE["webgpu"]
+    limits = LIMITS["webgpu"]
     assert limits.fits(7)
     assert not limits.fits(8)
     assert not limits.fits(6, writes=3)
 
 
 def test_every_row_says_where_it_comes_from() -> None:
-    assert all(row.source and row.target == name for name, row in TABLE.items())
-
-
-# --- size -----------------------------------------------------------------------------------------
+    assert all(row.source and row.target == name for name, row in LIMITS.items())
 
 
 def test_long_chain_is_split_by_operations() -> None:
@@ -254,11 +241,8 @@ def test_a_stack_of_tensors_takes_kernels_in_proportion(count: int) -> None:
     assert len(kernels) <= count // (MOST // 2) + 10
 
 
-# --- a kernel that cannot be generated ------------------------------------------------------------
-
-
 def split_of(tensor: Tensor) -> set[Node]:
-    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions, DEFAULT.costs)
+    return split_points(tensor.node, store_plan([tensor.node], DEFAULT).regions, DEFAULT.costs)
 
 
 A, B = Tensor.input("a", (6, 4)), Tensor.input("b", (4, 6))
@@ -290,7 +274,33 @@ def test_a_chain_is_halved() -> None:
     y = Tensor.input("x", (8,))
     for _ in range(64):
         y = y.sin()
-    stored = realize([y.node], DEFAULT).regions
+    stored = store_plan([y.node], DEFAULT).regions
     (cut,) = split_points(y.node, stored, DEFAULT.costs)
     wanted = ELEMENTWISE | {Op.REDUCE}
     assert sum(n.op in wanted and (n is cut or n not in stored) for n in _fused(cut, stored)) == 32
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+ROW = Tensor.input("r", (512, 512))
+REASONS: dict[str, Callable[[], Tensor]] = {
+    "contiguous was asked for": lambda: (A + 1.0).contiguous().permute(1, 0) * 2.0,
+    "its reduction would be repeated": lambda: (ROW @ ROW).flip(0) @ ROW,
+    "computing it again costs more than memory": lambda: ROW.exp().sin() @ ROW,
+    "its kernel would have too many buffers": lambda: total_of(sources(70)),
+    "its kernel would do too many operations": long_chain,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_plan_has_the_reason_of_each_stored_node(reason: str) -> None:
+    sink = REASONS[reason]().node
+    plan = store_plan([sink], DEFAULT)
+    assert plan.reasons.keys() == plan.regions.keys()
+    assert plan.reasons[sink] == "an output"
+    assert {why for node, why in plan.reasons.items() if node is not sink} == {reason}
+
+
+def test_the_new_value_of_a_state_is_its_own_reason() -> None:
+    write = Tensor.state("s", (24,)).assign(Tensor.input("x", (24,)))
+    assert store_plan([write.node], DEFAULT).reasons == {write.node: "the new value of a state"}

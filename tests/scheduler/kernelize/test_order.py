@@ -1,7 +1,5 @@
 """What becomes a kernel, and the order kernels run in: dependencies, states, the least memory."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -37,9 +35,6 @@ def steps_of(*rows: tuple[str, str]) -> tuple[list[Step], dict[str, Node]]:
 
 def names(order: Sequence[int], steps: Sequence[Step]) -> str:
     return " ".join(steps[i].name for i in order)
-
-
-# --- which order ------------------------------------------------------------------------------
 
 
 def test_equal_peaks_keep_creation_order() -> None:
@@ -138,9 +133,6 @@ def test_time_per_step_does_not_grow(shape: str) -> None:
     assert many < 3 * few
 
 
-# --- states -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rows", "writers", "late", "order"),
     [
@@ -172,17 +164,11 @@ def test_a_writer_that_reads_its_own_state_in_place_needs_no_commit() -> None:
     assert wait_for_readers(same, {nodes["q"]: 0})[1] == []
 
 
-# --- cycles -----------------------------------------------------------------------------------
-
-
 def test_a_long_cycle_is_shortened() -> None:
     steps, _ = steps_of(*((f"k{i}", f"k{(i - 1) % 500}") for i in range(500)))
     with pytest.raises(SchedulerError, match=r"k0 -> k1 .* \(492 more\) -> k0") as error:
         best_order(steps, {})
     assert len(str(error.value)) < 300
-
-
-# --- what becomes a kernel ----------------------------------------------------------------------
 
 
 def test_a_weight_that_is_an_output_is_copied_and_nothing_else() -> None:

@@ -1,7 +1,5 @@
 """Kernels whose code cannot be generated are computed as several, in the real pipeline."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +13,7 @@ from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, LoweringError
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.limits import Refused, Splits
+from scheduler.kernelize.store_plan import Refused, split, store_plan
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import (
     floats,
@@ -104,12 +102,30 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored(
 ) -> None:
     a = x(8)
     both = ((a.sin() + 1.0).node, (a.cos() + 1.0).node)
-    refused = Refused(both, frozenset(both), "/both", "too complex")
-    assert Splits().with_split(refused, DEFAULT.costs) == Splits(frozenset(), frozenset(both))
+    kernel = Kernel((), both, (), ("/both",))
+    refused = Refused(kernel, "too complex")
+    apart = split(store_plan(both, DEFAULT), refused, [kernel])
+    assert apart is not None
+    assert (apart.asked, apart.alone) == ({}, frozenset(both))
     assert caplog.messages == ["kernel of /both: too complex; computing it as 2 kernels"]
-    again = Splits(frozenset(), frozenset(both)).with_split(refused, DEFAULT.costs)
+    stored = split(apart, refused, [kernel])
+    assert stored is not None
+    assert stored.asked.keys() == {a.sin().node, a.cos().node}
+    assert stored.reasons[a.sin().node] == "a kernel was refused: too complex"
+    assert split(stored, refused, [kernel]) is None
+
+
+def test_what_was_stored_before_and_fused_again_is_taken_out() -> None:
+    """A value that a limit stored may have been fused into its only reader."""
+    value = x(8).sin()
+    inner, outer = value.node, (value + 1.0).sqrt().node
+    kernel = Kernel((), (outer,), (), ("/outer",))
+    plan = store_plan([outer], DEFAULT, {inner: "its kernel would do too many operations"})
+    again = split(plan, Refused(kernel, "too complex"), [kernel])
     assert again is not None
-    assert again.pins == {a.sin().node, a.cos().node}
+    assert again.asked == plan.asked
+    assert again.alone == {inner, outer}
+    assert split(again, Refused(kernel, "too complex"), [kernel]) is None
 
 
 @pytest.mark.opencl

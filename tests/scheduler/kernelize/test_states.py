@@ -1,7 +1,5 @@
 """States: which version is read, when it is written, and where."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from scheduler.errors import SchedulerError
 from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.kernelize.order import Step, best_order
+from scheduler.kernelize.store_plan import store_plan
 from scheduler.pipeline import kernelize
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.fusion.test_hazards import ITSELF
@@ -76,7 +75,7 @@ def test_two_values_for_one_state_are_refused_by_its_name() -> None:
             refuse()
         assert "\n" not in str(error.value)
     with pytest.raises(SchedulerError, match="two values are assigned"):
-        make_kernels([t.node for t in writes], DEFAULT)
+        make_kernels(store_plan([t.node for t in writes], DEFAULT))
 
 
 def test_an_overwritten_state_needs_no_commit_but_waits_for_its_readers() -> None:

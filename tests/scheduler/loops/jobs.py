@@ -1,19 +1,19 @@
 """Tensors whose loops are looked at, and the jobs of a search that hold them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import DEFAULT_CONTEXT, CompileContext
-from scheduler.device.choice import Choice
 from scheduler.device.spec import SPECS
+from scheduler.device.tuned_table import Choice
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.support.programs import Array, make_program
+from scheduler.tuning.variants import Job, jobs_of
+from tests.scheduler.support.programs import Array, make_program, plan_of
+from tests.scheduler.support.together import Together
 
 # Rows of the device table whose results come in vectors, of different numbers of registers.
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
@@ -38,7 +38,6 @@ def job_of(tensor: Tensor, row: str = "cpu") -> Job:
 
 
 def close(got: Array, expected: Array, name: str = "", tolerance: float = 1e-5) -> None:
-    """Compare to a tolerance of the largest value."""
     assert got.shape == expected.shape, name
     worst = np.abs(got - expected).max() / np.abs(expected).max()
     assert worst <= tolerance, (name, worst)
@@ -53,6 +52,17 @@ def check_numbers(
         found = program.run(inputs)
         for name, want in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
             close(found[name], want, name)
+
+
+def check_apart(cases: Iterable[tuple[Tensor, CompileContext]]) -> None:
+    """Run programs of one tensor each, which are built together, as `check_numbers` does."""
+    found = {f"program {i}": case for i, case in enumerate(cases)}
+    makers = {n: partial(plan_of, {"y": t}, context=made_for) for n, (t, made_for) in found.items()}
+    with Together(makers) as built:
+        for name, (tensor, _) in found.items():
+            program, entry = built.entry(name)
+            inputs = {t.name: normal(*t.shape) * 0.4 for t in program.entry_inputs(entry)}
+            close(program.run(inputs, entry)["y"], tensor.interp(inputs), name)
 
 
 def choices() -> st.SearchStrategy[Choice]:

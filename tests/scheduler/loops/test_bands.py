@@ -1,7 +1,5 @@
 """Kernels that hand rows to each other run band by band, where caches do not hold what they do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from scheduler.ir.ops import Op
 from scheduler.lower import LoweredKernel
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.draw import Draw
-from tests.scheduler.loops.jobs import check_numbers, jobs_for, normal, weight
+from tests.scheduler.loops.jobs import check_apart, check_numbers, jobs_for, normal, weight
 from tests.scheduler.support.programs import make_program, plan_of, x
 from tests.support.selection import quick_cases
 
@@ -169,8 +167,7 @@ def test_tuning_leaves_loops_that_run_in_turn_alone() -> None:
 @pytest.mark.parametrize("row", quick_cases(["cpu", "cpu-avx2", "cpu-sse", "cpu-neon"], "cpu"))
 def test_numbers_are_those_of_the_interpreter(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # what is not written is NaN
-    for tensor in BANDS:
-        check_numbers({"y": tensor()}, small(row))
+    check_apart((tensor(), small(row)) for tensor in BANDS)
 
 
 def drawn(draw: Draw, number: int) -> Tensor:

@@ -1,25 +1,28 @@
 """Choices of loops: their text, and that none of them changes what a kernel computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from runtime.opencl.device import choose_device
 from scheduler.context import context_for
-from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import (
+    HEURISTIC,
+    MAX_BODY,
+    MAX_TILE,
+    Choice,
+    Entry,
+    TunedTable,
+    parse_choice,
+)
 from scheduler.flags import Flags
-from scheduler.loops.body_key import body_key
-from scheduler.loops.choose import tuned_schedule
+from scheduler.loops.choose import body_key, tuned_schedule
 from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.build import Builders
-from scheduler.tuning.trial import make_trials
-from scheduler.tuning.turns import Variant
+from scheduler.tuning.trial import Builders, make_trials
+from scheduler.tuning.variants import Variant
 from tests.scheduler.loops.jobs import choices, jobs_for, normal, weight
 from tests.scheduler.support.programs import compute, program_of, values_of
 
@@ -27,9 +30,6 @@ from tests.scheduler.support.programs import compute, program_of, values_of
 @pytest.fixture(autouse=True)
 def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNED")
-
-
-# --- text -------------------------------------------------------------------------------------
 
 
 @given(choices())
@@ -50,9 +50,6 @@ def test_the_text_of_choices_in_tables_stays_what_it_is() -> None:
 def test_what_is_no_choice_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_choice(text)
-
-
-# --- candidates -------------------------------------------------------------------------------
 
 
 def contraction() -> Tensor:
@@ -100,9 +97,6 @@ def test_targets_have_tables_of_their_own() -> None:
     assert context_for().tuned.target == "cpu"
     assert not context_for(SPECS["gpu"]).tuned.entries
     assert not context_for(tuned=table, flags=Flags(tuned=False)).tuned.entries
-
-
-# --- numbers ----------------------------------------------------------------------------------
 
 
 def networks() -> dict[str, Tensor]:

@@ -1,7 +1,5 @@
 """What the code generator for CPUs makes of loops: text where it matters, and the same numbers."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import replace
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler.context import CompileContext, context_for
-from scheduler.device.choice import Choice
+from scheduler.device.tuned_table import Choice
 from scheduler.flags import Flags
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.pack import PackedWeight
@@ -59,9 +57,6 @@ def innermost(text: str) -> list[str]:
         if not any("for (" in inner for inner in body):
             found.append("\n".join(body))
     return found
-
-
-# --- padding ------------------------------------------------------------------------------------
 
 
 def convolved(**how: Any) -> Tensor:
@@ -134,9 +129,6 @@ def test_zero_times_infinity_is_not_left_out() -> None:
     assert not BOUNDED.search(lowered(image().conv2d(Tensor.weight(values), padding=1)).text)
 
 
-# --- lanes and results --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("columns", [1, 16, 17])
 def test_what_fills_a_vector_or_is_one_number_is_not_narrow(columns: int) -> None:
     assert lowered(rows(64, 16) @ weight(16, columns)).lanes == (16,)
@@ -184,9 +176,6 @@ def test_a_dot_product_of_few_vectors_is_written_out() -> None:
     assert list(loops_of(long).reduce_unroll.values()) == [1]
 
 
-# --- work-items ---------------------------------------------------------------------------------
-
-
 def normed(tensor: Tensor, columns: int) -> Tensor:
     return tensor.layernorm() @ weight(tensor.shape[1], columns)
 
@@ -229,9 +218,6 @@ def test_weights_that_are_soon_done_with_are_prefetched() -> None:
     assert loops_of(rows(2048, 512) @ weight(512, 256)).prefetch is None  # read for many rows
     small = job_of(rows(32, 64) @ weight(64, 64)).render(TILE)
     assert "M_AHEAD" not in small.text  # they stay in the innermost cache
-
-
-# --- order and layout ----------------------------------------------------------------------------
 
 
 @pytest.mark.opencl
@@ -288,9 +274,6 @@ def test_border_checks_that_cannot_fail_are_dropped() -> None:
     across = program_of(padded[:-2] + padded[2:])
     a = np.pad(floats(8, 64), ((1, 1), (0, 0)))
     same(values_of(across, x=floats(8, 64))[0], a[:-2] + a[2:])
-
-
-# --- numbers ------------------------------------------------------------------------------------
 
 
 def networks() -> dict[str, Tensor]:

@@ -1,7 +1,5 @@
 """Results without lanes of their own: their register tile, and the end of their sums."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from unittest import mock
@@ -11,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.context import CompileContext
-from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.tuned_table import HEURISTIC
 from scheduler.emit.schedule import Schedule
 from scheduler.loops import schedule as schedules
 from scheduler.loops.choose import is_exact
 from scheduler.loops.tile import dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job
+from scheduler.tuning.variants import Job
 from tests.scheduler.loops.jobs import CPUS, close, job_of, normal, weight
 from tests.scheduler.support.programs import Array, plan_of
 from tests.scheduler.support.together import Together
@@ -42,9 +40,6 @@ def window(size: int = 24, channels: int = 5) -> Tensor:
 
 def cut(job: Job) -> list[int]:
     return [t.unroll for t in job.nest.schedule.tiles if t.unroll > 1]
-
-
-# --- the tile -----------------------------------------------------------------------------------
 
 
 @given(
@@ -97,9 +92,6 @@ def test_what_is_overwritten_is_computed_once(cpu: str) -> None:
     assert not is_exact(loops)
     once = schedules.choose_schedule(nest.body, None, loops.lanes, nest.spec, exact=True)
     assert is_exact(once)
-
-
-# --- numbers ------------------------------------------------------------------------------------
 
 
 def pairs(combined: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

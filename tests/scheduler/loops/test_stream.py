@@ -1,16 +1,13 @@
 """Kernels without reductions move cache lines, or all that a concat puts beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 
 from scheduler.context import CompileContext
-from scheduler.device.spec import SPECS
-from scheduler.loops.long_loops import MAX_CHOICES
+from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.loops.jobs import check_numbers, job_of
+from tests.scheduler.loops.jobs import check_apart, job_of
 from tests.scheduler.support.programs import plan_of, x
 
 ROWS = 60
@@ -18,7 +15,7 @@ STEPS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "two cache lines": (lambda: x(ROWS, 128) * 2.0, 2),
     "no line is whole": (lambda: x(ROWS, 16, name="n").T * 2.0, 1),
     "all of a concat": (lambda: joined(48, 80), 8),
-    "a concat of too many": (lambda: joined(48, 16 * MAX_CHOICES), 1),
+    "a concat of too many": (lambda: joined(48, 16 * DEFAULT.loops.step_vectors), 1),
     "rows of a concat": (lambda: Tensor.cat([x(20, 64), x(40, 64, name="z")]) * 2.0, 2),
 }
 
@@ -50,6 +47,5 @@ def test_what_a_step_stores_is_known_while_it_is_generated() -> None:
 
 @pytest.mark.opencl
 def test_numbers_are_those_of_the_interpreter() -> None:
-    for row in ("cpu", "cpu-avx2", "cpu-neon"):
-        for build, _ in STEPS.values():
-            check_numbers({"y": build()}, CompileContext(SPECS[row]))
+    contexts = [CompileContext(SPECS[row]) for row in ("cpu", "cpu-avx2", "cpu-neon")]
+    check_apart((build(), context) for context in contexts for build, _ in STEPS.values())

@@ -1,7 +1,5 @@
 """Kernels that read texels: their tiles, the layout that readers ask for, and their numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The register tile, and the steps of work-items: each result is computed, and by one of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from math import prod
@@ -11,22 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.device.choice import Choice
 from scheduler.device.spec import DEFAULT, SPECS
+from scheduler.device.tuned_table import Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
-from scheduler.loops.tile import contraction_tile, ranked_tiles, window_rows
+from scheduler.loops.tile import Operands, contraction_tile, operands_of, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.jobs import Job
+from scheduler.tuning.variants import Job
 from tests.scheduler.loops.jobs import CPUS, choices, job_of, weight
-
-# --- the model of a core ------------------------------------------------------------------------
 
 # Products of vectors that one core computes at a time.
 IN_FLIGHT = DEFAULT.loops.issue * DEFAULT.loops.latency
@@ -157,9 +152,6 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
         assert all(rows % d for d in range(r + 1, most + 1))
 
 
-# --- steps --------------------------------------------------------------------------------------
-
-
 def product(rows: int, inner: int, columns: int) -> Tensor:
     return Tensor.input("x", (rows, inner)) @ weight(inner, columns)
 
@@ -288,9 +280,6 @@ def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
     assert 1 < job.nest.schedule.items <= DEFAULT.loops.wanted_parts
     assert job.nest.schedule.parts > 1
     check_steps(job, Choice())
-
-
-# --- the stack of a work-item ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", CPUS)

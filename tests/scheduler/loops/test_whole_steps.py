@@ -1,7 +1,5 @@
 """What a kernel quantises and uses at once stays a float; the values are those of the bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

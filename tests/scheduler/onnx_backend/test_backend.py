@@ -1,7 +1,5 @@
 """ONNX's backend interface: shapes and values a model is compiled for, types, devices, refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Damage to ONNX models, by a random generator: bytes of a file, and fields of a message."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Small ONNX models, good and bad, and what becomes of them: refused, interpreted, compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ def model_of(
     weights: dict[str, Any] | None = None,
     **options: Any,
 ) -> onnx.ModelProto:
-    """Return a model of float32 inputs and outputs."""
     graph = helper.make_graph(
         nodes,
         "net",
@@ -69,7 +66,6 @@ def refused(what: onnx.ModelProto | Path | Callable[[], object], *parts: str) ->
 
 
 def results(model: onnx.ModelProto | Path, feeds: Mapping[str, Any], **how: Any) -> list[Array]:
-    """Import a model and evaluate its outputs with the interpreter."""
     return evaluate(list(import_model(model, **how).outputs.values()), dict(feeds))
 
 
@@ -79,7 +75,6 @@ def values_of(model: onnx.ModelProto | Path, **feeds: Any) -> list[Array]:
 
 
 def compiled(model: onnx.ModelProto, **feeds: Any) -> dict[str, Array]:
-    """Compile a model and run it on the device."""
     made = compile_plain(from_proto(model))
     given = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
     return run_once(made.manifest, made.data, given)

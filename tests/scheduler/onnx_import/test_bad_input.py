@@ -1,7 +1,5 @@
 """Models that break the rules of the format: one clear line that says where and what."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Callable, Sequence

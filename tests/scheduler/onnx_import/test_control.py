@@ -1,7 +1,5 @@
 """If, Loop, Scan, sequences, functions: against onnxruntime; what cannot be resolved is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

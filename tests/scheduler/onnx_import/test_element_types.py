@@ -1,7 +1,5 @@
 """Element types that are carried: every value, rounding at every border, whole models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

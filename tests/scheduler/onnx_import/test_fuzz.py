@@ -1,7 +1,5 @@
 """Damaged models by the thousand: each gives a model or one clear line, in time and memory."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Operators that take kernels written by hand where they are large, on a device and interpreted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 from scheduler.device.spec import SPECS
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.alternatives import expand_alternatives
+from scheduler.passes.custom_kernels import expand_alternatives
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.onnx_import.onnx_cases.case import Case, case, draw, f, ints, k, one
 from tests.scheduler.onnx_import.test_ops import graph_of, imported

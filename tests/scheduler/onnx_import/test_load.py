@@ -1,7 +1,5 @@
 """Bad files: one clear line each, nothing read from outside the model's directory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """output_slices: what exporters write is read, what could run code or mislead is refused."""
 
-from __future__ import annotations
-
 import base64
 import os
 import pickle

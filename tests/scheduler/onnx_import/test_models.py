@@ -1,7 +1,5 @@
 """Whole graphs through the importer: shape arithmetic, bindings, constants, old exports."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

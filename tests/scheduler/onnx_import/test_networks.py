@@ -1,7 +1,5 @@
 """Networks of the benchmarks, and as exporters write them, against onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -18,20 +16,30 @@ from tests.scheduler.onnx_import.onnx_models import Array, ort_session
 from tests.scheduler.support.programs import load
 from tests.support.built import example_models
 from tests.support.selection import quick_cases
-from tools.example_models.attention import ViTConfig, build_vit
-from tools.example_models.convolutional import ResNetConfig, UNetConfig, build_resnet18, build_unet
-from tools.example_models.efficientnet import EfficientNetConfig, build_efficientnet_b2_elu
-from tools.example_models.espnet import ESPNetConfig, build_espnet
+from tools.example_models.attention import SwinConfig, ViTConfig, build_swin, build_vit
+from tools.example_models.convolutional import (
+    ESPNetConfig,
+    ResNetConfig,
+    UNetConfig,
+    build_espnet,
+    build_resnet18,
+    build_unet,
+)
+from tools.example_models.driving import LARGE, build_vision
 from tools.example_models.fastvit import (
     ConvNeXtConfig,
     FastViTConfig,
     build_convnext,
     build_fastvit,
 )
-from tools.example_models.mobile import MobileNetConfig, build_mobilenetv3_large
-from tools.example_models.mobilevit import MobileViTConfig, build_mobilevit
-from tools.example_models.swin import SwinConfig, build_swin
-from tools.example_models.vision import LARGE, build_vision
+from tools.example_models.mobile import (
+    EfficientNetConfig,
+    MobileNetConfig,
+    MobileViTConfig,
+    build_efficientnet_b2_elu,
+    build_mobilenetv3_large,
+    build_mobilevit,
+)
 
 Built = tuple[onnx.ModelProto, int]
 
@@ -85,7 +93,6 @@ class Network:
 
 
 def example(name: str) -> Network:
-    """Return an example model of full size."""
     return Network(lambda: onnx.load(example_models(name)[name]))
 
 

@@ -1,7 +1,5 @@
 """Every translator against onnxruntime: one node, seeded inputs, given at run time and folded."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -73,18 +71,15 @@ def reference(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> li
 
 
 def imported(case: Case) -> tuple[ImportedModel, dict[str, Array], list[Array]]:
-    """Return a case imported, its feeds, and what is right."""
     model, feeds = build(case, folded=False)
     return import_model(model), feeds, reference(case, model, feeds)
 
 
 def interpreted(case: Case) -> list[Array]:
-    """Return the outputs of a case by the interpreter."""
     return results(*build(case, folded=False))
 
 
 def graph_of(case: Case) -> list[Node]:
-    """Return the nodes that a case becomes."""
     outputs = import_model(build(case, folded=False)[0]).outputs.values()
     return toposort([t.node for t in outputs])
 

@@ -1,7 +1,5 @@
 """What the operator cases cannot say: accuracy, cost, large values, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -13,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
-from scheduler.onnx_import import fold, import_model
+from scheduler.onnx_import import import_model, translate
 from scheduler.onnx_import.ops.topk import first_places, sort_keys
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_cases.case import (
@@ -119,13 +117,13 @@ def test_too_much_work_is_refused_before_it_begins() -> None:
     long = Tensor.zeros(2**17, 1).contiguous()
     compared = (long < long.reshape((1, -1))).sum(1)
     with pytest.raises(ModelError, match="on the way"):
-        fold.evaluate_known([compared], 0)
+        translate.evaluate_known([compared], 0)
     some = Tensor.zeros(1000).contiguous() + 1.0
-    values, spent = fold.evaluate_known([some], 0)
+    values, spent = translate.evaluate_known([some], 0)
     assert values[0].tolist() == [1.0] * 1000
     assert spent == 1000
     with pytest.raises(ModelError, match="for a model are supported"):
-        fold.evaluate_known([some], fold.MAX_MODEL_WORK)
+        translate.evaluate_known([some], translate.MAX_MODEL_WORK)
     wide = case("Conv", f(1, 32, 300, 300), f(32, 32, 48, 48))
     with pytest.raises(ModelError, match="operations on elements"):
         import_model(build(wide, folded=True)[0])

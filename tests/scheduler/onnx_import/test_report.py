@@ -1,7 +1,5 @@
 """The import report: shapes, work and problems of models that compile and of those that do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Random geometries are compared with onnxruntime in tests/fuzz/test_programs.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

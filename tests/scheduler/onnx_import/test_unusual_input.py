@@ -1,7 +1,5 @@
 """Models that are unusual but right: no elements, no nodes, strange names, special values."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ONNX models of a few nodes, with the inputs and outputs that a test asks for."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from collections.abc import Mapping, Sequence
@@ -28,7 +26,6 @@ def model_of(
     props: Mapping[str, str] | None = None,
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """Return a model."""
     initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(list(nodes), "tiny", list(inputs), list(outputs), initializers)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.example", 1)]

@@ -1,7 +1,5 @@
 """What the tests of graph passes share: run a pass, and compare values before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -11,10 +9,12 @@ from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import interp
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
+from scheduler.passes.batch_branches import batch_branches
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.draw import Draw
@@ -31,8 +31,12 @@ def weight(*shape: int, seed: int = 0) -> Tensor:
     return Tensor.weight(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
+def batched(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Batch branches by the costs of the first row."""
+    return batch_branches(roots, DEFAULT.costs)
+
+
 def index(*rows: int) -> Tensor:
-    """Return known indices."""
     return Tensor.weight(np.array(rows, np.int32))
 
 
@@ -97,7 +101,6 @@ def rows(*table: ParameterSet) -> pytest.MarkDecorator:
 
 
 def check_row(apply: Pass, build: Build, counts: Mapping[str, int]) -> None:
-    """Run a pass on the program of a row, and check values and counts."""
     made = build()
     roots = [t.node for t in ([made] if isinstance(made, Tensor) else made)]
     if not counts:
@@ -113,12 +116,10 @@ EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pyte
 
 
 def for_all(examples: int, strategy: st.SearchStrategy[T], test: Callable[[T], None]) -> None:
-    """Run a test on examples of a strategy."""
     settings(max_examples=examples)(given(strategy)(test))()
 
 
 def ops(*roots: Node) -> list[Op]:
-    """Return the ops of a graph, sources first."""
     return [n.op for n in toposort(roots)]
 
 

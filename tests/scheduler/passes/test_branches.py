@@ -1,7 +1,5 @@
 """Sums over concats, part by part, and branches over stacked weights, as one: the same values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hypothesis import strategies as st
@@ -9,12 +7,13 @@ from hypothesis import strategies as st
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.passes.batch_branches import MAX_MEMBERS, batch_branches
-from scheduler.passes.split_concat_sums import MAX_SOURCES, split_concat_sums
+from scheduler.passes.batch_branches import MAX_MEMBERS
+from scheduler.passes.split import MAX_SOURCES, split_concat_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import (
     EXAMPLES,
     Build,
+    batched,
     check,
     check_row,
     for_all,
@@ -22,8 +21,6 @@ from tests.scheduler.passes.pass_check import (
     rows,
     weight,
 )
-
-# --- sums over concats ------------------------------------------------------------------------
 
 X, Y = Tensor.input("x", (3, 5)), Tensor.input("y", (3, 2))
 
@@ -109,8 +106,6 @@ def test_sums_over_concats(build: Build, counts: Mapping[str, int]) -> None:
     check_row(split_concat_sums, build, counts)
 
 
-# --- branches -----------------------------------------------------------------------------------
-
 A = Tensor.input("x", (2, 6))
 WIDE = Tensor.input("wide", (64, 512))
 
@@ -159,7 +154,7 @@ def networks(draw: st.DrawFn) -> list[Node]:
 @EXAMPLES
 def test_networks_keep_their_values(examples: int) -> None:
     def keeps(roots: list[Node]) -> None:
-        assert sums(check(batch_branches, roots)) <= sums(roots)
+        assert sums(check(batched, roots)) <= sums(roots)
 
     for_all(examples, networks(), keeps)
 
@@ -186,11 +181,11 @@ def test_networks_keep_their_values(examples: int) -> None:
     row("maxima", lambda: [(A.unsqueeze(1) + weight(4, 6, seed=i)).max(-1) for i in range(2)]),
 )
 def test_branches(build: Build, counts: Mapping[str, int]) -> None:
-    check_row(batch_branches, build, counts)
+    check_row(batched, build, counts)
 
 
 def test_second_layers_of_several_widths_read_slices() -> None:
-    (found,) = check(batch_branches, [two_layers(4, same=False).node])
+    (found,) = check(batched, [two_layers(4, same=False).node])
     reads = [n for n in toposort([found]) if n.op is Op.SHRINK]
     assert [n.arg[0] for n in reads] == [(i, i + 1, 1) for i in range(4)]
 
@@ -201,7 +196,7 @@ def test_the_names_of_all_members_stay() -> None:
     for i, root in enumerate(roots):
         origins.name(toposort([root])[:-1], (f"head{i}",))
         origins.name([root], (f"relu{i}",))
-    new = batch_branches(roots)
+    new = batched(roots)
     origins.follow(new)
     order = toposort([new[r] for r in roots])
     for op, name in ((Op.REDUCE, "head"), (Op.MAX, "relu")):

@@ -1,7 +1,5 @@
 """Sums of products of quantised numbers as dot products of bytes: what becomes one, exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random

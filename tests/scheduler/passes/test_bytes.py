@@ -1,7 +1,5 @@
 """Passes on quantised numbers: tables, moves as bytes, floats where there are no dot products."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,9 +10,8 @@ from scheduler.device.spec import SPECS
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.eight_bits.byte_floats import byte_floats
-from scheduler.passes.eight_bits.byte_moves import byte_moves
-from scheduler.passes.eight_bits.byte_tables import byte_tables
+from scheduler.passes.eight_bits.byte_moves import byte_moves, byte_tables
+from scheduler.passes.eight_bits.byte_products import byte_floats
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import load
 

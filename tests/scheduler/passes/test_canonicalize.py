@@ -1,7 +1,5 @@
 """Rules of canonicalize: tensors of one value, operands that cancel, gathers of known rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -85,6 +83,8 @@ def test_constants_are_known_in_any_type(build: Callable[[], Tensor], value: flo
     row("a part of two sources", lambda: Tensor.cat([X, Y])[3:5], CAT=1),
     row("a part of a part", lambda: X[1:4][1:3, ::2], SHRINK=1),
     row("steps of steps", lambda: X[1::2, ::2][1:, 1::2], SHRINK=1),
+    row("a test and what is true", lambda: (X > 0.0) & Tensor.full((4, 5), True, dt.bool_), AND=0),
+    row("true or a test", lambda: Tensor.full((4, 5), True, dt.bool_) | (X > 0.0), OR=0, BUFFER=0),
     row("padding alone", lambda: X.pad([(0, 3), (0, 0)], 2.0)[4:], CONST=1, BUFFER=0),
 )
 def test_what_is_left(build: Build, counts: Mapping[str, int]) -> None:

@@ -3,8 +3,6 @@
 That answers stay those of onnxruntime is checked of whole programs (driving/test_program.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

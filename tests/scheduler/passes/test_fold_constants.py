@@ -1,7 +1,5 @@
 """Folding of constants: what depends on weights only is not computed at run time."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact halves: what a kernel has in a register is what another one reads from memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -12,10 +10,10 @@ from scheduler.compile import compile_plain
 from scheduler.context import EXACT, HALVES, CompileContext, context_for
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import is_weight, toposort
-from scheduler.ir.sensitivity import rounds
+from scheduler.ir.rounding import rounds
 from scheduler.onnx_import import from_proto
 from scheduler.onnx_import.element_types import BFLOAT16
-from scheduler.passes.halves.exact_halves import halves
+from scheduler.passes.halves.half_arithmetic import exact_halves
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.onnx_import.onnx_models import parsed
@@ -64,8 +62,6 @@ def test_operators_on_places_of_computed_halves() -> None:
     assert (found["ArgMax"].item(), found["ArgMin"].item()) == (most, least)
     assert found["Hardmax"].sum() == found["Hardmax"][0, most] == 1
 
-
-# --- where kernels are cut ------------------------------------------------------------------------
 
 Step = Callable[[Tensor, Tensor], Tensor]
 # Of halves within 2^-10 to 2^10 the sums of 8 are exact in float32, and so in any order.
@@ -144,15 +140,11 @@ def test_values_do_not_depend_on_where_kernels_are_cut(case: str) -> None:
 
 
 def cuts_agree(outputs: dict[str, Tensor], given: dict[str, Array], halves: str) -> Array:
-    """Return what all outputs are."""
     with load(outputs, context=context_for(halves=halves)) as loaded:
         found = {n: v.copy() for n, v in loaded.run(given).items()}
     for name, value in found.items():
         np.testing.assert_array_equal(value, found["out0"], err_msg=name)
     return found["out0"]
-
-
-# --- the meaning ----------------------------------------------------------------------------------
 
 
 def test_each_operation_rounds_and_a_sum_once() -> None:
@@ -172,7 +164,7 @@ def test_no_node_computes_in_halves_after_the_pass() -> None:
     (made,) = run_passes([y.node], EXACTLY)
     assert not [n for n in toposort([made]) if n.dtype is dt.float16 and rounds(n)]
     data = {"x": values(0, 64).reshape(8, 8)}
-    (explicit,) = evaluate([Tensor.of(halves([y.node])[y.node])], data)
+    (explicit,) = evaluate([Tensor.of(exact_halves([y.node])[y.node])], data)
     np.testing.assert_array_equal(explicit, y.interp(data))
 
 

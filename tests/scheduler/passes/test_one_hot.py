@@ -1,7 +1,5 @@
 """Sums over one chosen row become loads of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -57,9 +55,6 @@ def loaded(tensor: Tensor, inputs: Given | None = None) -> Node:
     assert after.tobytes() == before.tobytes(), f"{before}\n{after}"
     assert Op.REDUCE not in ops(new)
     return new
-
-
-# --- what is found ----------------------------------------------------------------------------
 
 
 def chosen(hot: Tensor, value: Tensor = X) -> Tensor:
@@ -194,9 +189,6 @@ def test_every_value_of_an_index_type(dtype: dt.DType) -> None:
     loaded(chosen(hot), {"x": table(N, 4), "k": at})
 
 
-# --- random choices ---------------------------------------------------------------------------
-
-
 def choice(seed: int) -> tuple[Tensor, dict[str, Array]]:
     """Draw axes, types, an affine index, how the choice is written and what is chosen."""
     draw = Draw(seed)
@@ -254,9 +246,6 @@ def test_random_choices_on_the_device(examples: int) -> None:
         np.testing.assert_array_equal(values_of(got, **inputs)[0], want)
 
     for_all(examples, st.integers(0, 2**32 - 1), keeps)
-
-
-# --- what it costs ----------------------------------------------------------------------------
 
 
 def one_of(count: int, at: str = "k", rows: int = 16) -> Tensor:

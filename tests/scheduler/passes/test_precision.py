@@ -3,8 +3,6 @@
 Weights of 8 bits are found where they are exact, kept as such, and computed with as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,7 +18,7 @@ from scheduler.ir import interp
 from scheduler.ir.build import new_weight
 from scheduler.ir.node import is_weight, toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.eight_bits.whole_weights import eight_bit_weight
+from scheduler.passes.eight_bits.byte_products import eight_bit_weight
 from scheduler.passes.halves.precision import PrecisionReport
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.networks import stack
@@ -104,9 +102,6 @@ def test_the_number_of_kernels_stays_also_of_a_concat_that_is_written_in_parts()
     assert {t.dtype for k in plan.launches[:-1] for t in k.targets} == {dt.float16}
 
 
-# --- what stays float32 -------------------------------------------------------------------------
-
-
 def _hidden() -> Tensor:
     return Tensor.input("x", (64, 64)) @ square(1)
 
@@ -179,9 +174,6 @@ def test_an_unknown_precision_is_refused() -> None:
         plan_of({"y": network()}, context=CompileContext(precision="fp8"))
 
 
-# --- the device -----------------------------------------------------------------------------------
-
-
 def run(plan: Schedule, inputs: dict[str, Array]) -> dict[str, Array]:
     made = artifact_of(plan)
     with loaded(made.manifest, made.data) as program:
@@ -204,9 +196,6 @@ def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
         # A sum in another order may round a half the other way: 2**-11 of a value.
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(found[name], expected, rtol=2e-3, atol=1e-3 * scale)
-
-
-# --- weights of 8 bits ----------------------------------------------------------------------------
 
 
 def quantised(*shape: int, axes: tuple[int, ...] = (0,), seed: int = 0) -> Array:

@@ -1,7 +1,5 @@
 """Slices and gathers move towards what they read: what nobody reads is not computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.affine import depends, index_of, ranges_of, tensor_of, value_at
-from scheduler.ir.boxes import MOVES, Box, cut, rebuild, sizes, source_box, whole
+from scheduler.ir.movement import MOVES, Box, cut, rebuild, sizes, source_box, whole
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
@@ -36,11 +34,8 @@ from tests.scheduler.passes.pass_check import (
 X, Y, Z = (Tensor.input(name, (25, 8)) for name in "xyz")
 I = Tensor.input("i", (3,), dt.int32)  # noqa: E741  # an index
 
-# --- slices -----------------------------------------------------------------------------------
-
 
 def largest(node: Node) -> dict[Op, int]:
-    """Return the largest number of elements that nodes of each op have."""
     found: dict[Op, int] = {}
     for n in toposort([node]):
         found[n.op] = max(found.get(n.op, 0), int(np.prod(n.shape)))
@@ -119,8 +114,6 @@ def test_an_output_and_a_state_are_whole_though_others_read_a_part() -> None:
     assert Op.ASSIGN in ops(read)
 
 
-# --- boxes ------------------------------------------------------------------------------------
-
 IMAGE = Tensor.input("image", (6, 10), dt.int32)
 MOVED = (
     *(IMAGE.reshape(s) for s in ((60,), (2, 3, 5, 2), (4, 15), (1, 6, 1, 10, 1))),
@@ -159,8 +152,6 @@ def test_boxes_through_a_reshape(shape: tuple[int, ...], box: Box, read: Box) ->
     assert source_box(IMAGE.reshape(shape).node, box) == read
     assert sizes(read) == tuple(stop - start for start, stop in read)
 
-
-# --- gathers below arithmetic -----------------------------------------------------------------
 
 N = 10
 TABLE = Tensor.input("x", (N, 4))
@@ -216,9 +207,6 @@ def shared() -> Tensor:
 )
 def test_a_gather_stays(build: Build, counts: Mapping[str, int]) -> None:
     check_row(push_gather, build, counts)
-
-
-# --- affine values -----------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -1,7 +1,5 @@
 """Random programs keep their values, whatever pass runs on them, and all passes together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 
@@ -9,22 +7,21 @@ import pytest
 from hypothesis import strategies as st
 
 from scheduler.ir.node import Node
-from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.one_hot import one_hot
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import push_slices
-from scheduler.passes.split_concat_sums import split_concat_sums
+from scheduler.passes.split import split_concat_sums
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.pipeline import run_passes
 from tests.fuzz.graphs import programs
 from tests.fuzz.networks import stack
 from tests.fuzz.program import Program
-from tests.scheduler.passes.pass_check import EXAMPLES, Pass, check, for_all, sliced
+from tests.scheduler.passes.pass_check import EXAMPLES, Pass, batched, check, for_all, sliced
 
 PASSES: tuple[Pass, ...] = (
-    *(batch_branches, canonicalize, fold_constants, one_hot, push_gather, push_slices),
+    *(batched, canonicalize, fold_constants, one_hot, push_gather, push_slices),
     *(split_concat_sums, strength_reduce),
 )
 SEEDS = st.integers(0, 2**32 - 1)

@@ -1,7 +1,5 @@
 """Cheaper operations: what is rewritten, what is left alone, and that values stay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Graphs are verified before, between and after passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Wide halves: float32 in registers, rounded where a half is stored and where something decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

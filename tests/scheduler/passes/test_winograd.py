@@ -1,7 +1,5 @@
 """Convolutions by Winograd's F(2x2, 3x3): which are taken, the same values, on the device too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from scheduler.context import CompileContext
 from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.passes.split_concat_sums import split_concat_sums
+from scheduler.passes.split import split_concat_sums
 from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule

@@ -1,7 +1,5 @@
 """Programs on the device against the interpreter: their inputs, and how results are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -63,7 +61,6 @@ def closely(got: Array, want: Array, name: str) -> None:
 
 
 def run(outputs: Mapping[str, Tensor], given: Given) -> dict[str, Array]:
-    """Compile all outputs as one program and run it."""
     with load(outputs) as program:
         return {name: value.copy() for name, value in program.run(given.values).items()}
 
@@ -73,7 +70,6 @@ def check(
     given: Given,
     compare: Callable[[Array, Array, str], None] = exactly,
 ) -> None:
-    """Compare all outputs of one program with the interpreter."""
     expected = evaluate(list(outputs.values()), given.values)
     found = run(outputs, given)
     for name, want in zip(outputs, expected, strict=True):

@@ -5,8 +5,6 @@ the diff of tests/golden. What is written out many times is shown once, and of k
 of the kind what they do; a hash is of all text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable

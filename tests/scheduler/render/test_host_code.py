@@ -1,7 +1,5 @@
 """What is written for clang on the host is for PoCL only; other drivers get plain OpenCL C."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Each test is one program of all its types, one element at a time and in whole vectors with a rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 
@@ -96,7 +94,6 @@ def wrapping(given: Given, count: int, kind: dt.DType) -> Outputs:
 
 
 def wrapped_and_used(given: Given, count: int, kind: dt.DType) -> Outputs:
-    """What wrapped around is what is compared and converted."""
     low, high = limits(kind)
     x = given(np.resize(np.array([low, high, high // 2 + 5], kind.np), count))
     return {

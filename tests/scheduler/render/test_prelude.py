@@ -4,8 +4,6 @@ One program holds all functions at all widths: PoCL compiles four kernels, not f
 judged at width 16; the other widths give the same bits.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Quotients by a known number without a division: every dividend is rounded as the division is."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

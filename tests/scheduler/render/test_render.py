@@ -4,8 +4,6 @@ All small programs are compiled as one. Where sums are compared that the code ge
 wrong, values are small whole numbers: whatever the order, their sums are exact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -175,8 +173,6 @@ def test_halves_are_rounded_to_the_nearest_even() -> None:
     with np.errstate(over="ignore"):
         assert np.array_equal(got, values.astype(np.float16))
 
-
-# --- types: every bit is the interpreter's --------------------------------------------------------
 
 WIDE = 37  # two vectors of 16 lanes and a rest
 BYTES = np.arange(256, dtype=np.uint8)

@@ -6,8 +6,6 @@ what it reads, unless it is the same buffer, and none with another of its result
 of the planner: no lifetime, no order, no notion of what may be done in place.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

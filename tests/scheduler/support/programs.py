@@ -1,7 +1,5 @@
 """Programs of a few tensors, scheduled, emitted as an artifact, and run on the OpenCL device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +38,6 @@ class Made:
 
     @property
     def loops(self) -> list[tuple[int, ...]]:
-        """The sizes of the loops of each reduction."""
         nests = [nest for launch in self.table.launches for nest in launch.nests]
         return [loop for nest in nests for loop in nest.reduced]
 
@@ -78,7 +75,6 @@ def plan_of(
 
 
 def plan_for(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Schedule:
-    """Schedule outputs y0, y1, ..."""
     return plan_of({f"y{i}": t for i, t in enumerate(outputs)}, writes)
 
 
@@ -92,7 +88,6 @@ def emitted(
     writes: Sequence[Tensor] = (),
     context: CompileContext | None = None,
 ) -> Emitted:
-    """Schedule outputs and state writes and return their artifact."""
     return artifact_of(plan_of(outputs, writes, context))
 
 
@@ -107,13 +102,11 @@ def load(
     writes: Sequence[Tensor] = (),
     context: CompileContext | None = None,
 ) -> Program:
-    """Return the loaded program of one entry "run"; the caller closes it."""
     made = emitted(outputs, writes, context)
     return loaded(made.manifest, made.data)
 
 
 def compute(tensor: Tensor, **inputs: Array) -> Array:
-    """Compile and run one tensor once."""
     with load({"y": tensor}) as program:
         return program.run(inputs)["y"].copy()
 
@@ -152,7 +145,6 @@ def same(got: Array, want: Array, tolerance: float = 1e-5) -> None:
 
 
 def x(*shape: int, name: str = "x") -> Tensor:
-    """Return an input."""
     return Tensor.input(name, shape)
 
 

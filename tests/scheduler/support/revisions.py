@@ -1,7 +1,5 @@
 """The examples of all revisions of driving models, compiled once in a run, passes verified."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scheduler.check.vectors import with_self_test

@@ -1,7 +1,5 @@
 """Programs built as one: an OpenCL compiler takes longer to start than to compile one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final, Self

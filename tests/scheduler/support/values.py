@@ -1,7 +1,5 @@
 """Random values of a test: drawn from a generator that starts anew with each test."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
@@ -10,7 +8,6 @@ _running: list[np.random.Generator] = []
 
 
 def start() -> None:
-    """Begin a test."""
     _running[:] = [np.random.default_rng(7)]
 
 

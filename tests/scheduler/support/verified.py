@@ -1,7 +1,5 @@
 """Passes that are verified each time they run: what the whole suite of the compiler uses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tensors of small arrays, run and compared: what the tests of eager programs share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Assignment, whole and in part, to realized buffers, states and what is not computed yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every name that Tensor promises, against numpy: by the interpreter, and run on the device."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

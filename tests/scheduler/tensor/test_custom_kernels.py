@@ -4,8 +4,6 @@ A row of the table says of which kinds the launches of a program are; the values
 are compared with the interpreter at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels written by hand: what is refused of them, and where the compiler shows and keeps them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,10 @@ from runtime import BuildError
 from scheduler import CustomKernel, custom_kernel
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages
-from scheduler.debug.kernel_text import table_text
+from scheduler.debug.kernel_table import table_text
 from scheduler.debug.pretty import pretty
 from scheduler.debug.viz import write_page
-from scheduler.device.limits import TABLE
-from scheduler.device.spec import DEFAULT
+from scheduler.device.spec import DEFAULT, LIMITS
 from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest
@@ -49,7 +46,6 @@ from tests.scheduler.tensor.test_custom_kernels import (
 
 
 def single(source: str, name: str = "k", **fields: Any) -> CustomKernel:
-    """Return a kernel of one output of one element."""
     return CustomKernel(name, source, [((1,), F32)], 1, **fields)
 
 
@@ -137,7 +133,7 @@ def test_an_empty_input_is_refused() -> None:
 
 
 def test_buffers_are_limited_like_those_of_other_kernels() -> None:
-    context = CompileContext(replace(DEFAULT, limits=TABLE["webgpu"]))
+    context = CompileContext(replace(DEFAULT, limits=LIMITS["webgpu"]))
 
     def launches(source: str, count: int, *, added: bool = False) -> int:
         names = " + ".join(f"in{i}[0]" for i in range(count))

@@ -1,7 +1,5 @@
 """Tensors that are run piece by piece, in threads, after errors: values and handles stay right."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The eager contract of Tensor: schedule, kernelize, realize, and what becomes of handles."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess
@@ -14,7 +12,7 @@ from scheduler import Tensor
 from scheduler.errors import ModelError
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
-from scheduler.tensor.eager_plan import base_of
+from scheduler.tensor.eager import base_of
 from tests.scheduler.support.programs import floats, same
 
 pytestmark = pytest.mark.opencl
@@ -25,7 +23,6 @@ def f(*shape: int, seed: int = 0) -> Tensor:
 
 
 def counts(*tensors: Tensor) -> tuple[int, int]:
-    """Return compute kernels and copies."""
     plan = tensors[0].schedule(*tensors[1:])
     assert len(plan.kernels) + len(plan.copies) == len(plan.launches)
     return len(plan.kernels), len(plan.copies)

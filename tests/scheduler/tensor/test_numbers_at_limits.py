@@ -1,7 +1,5 @@
 """Numbers at the limits of their type: integers from Python, means, divisors of 0, positions."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

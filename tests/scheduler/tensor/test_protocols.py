@@ -1,7 +1,5 @@
 """What Python and numpy ask of a sequence, a number and an array, and what tensors refuse."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

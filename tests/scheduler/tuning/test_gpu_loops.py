@@ -3,8 +3,6 @@
 There is a CPU behind the driver here, which runs the same kernels; nothing is said of speed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +10,15 @@ import pytest
 
 from runtime.opencl.device import choose_device
 from runtime.run.executor import load_program
-from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
 from scheduler.device import tuned_table
-from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import HEURISTIC, Choice, Entry, TunedTable
 from scheduler.loops.variations import form_of
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor, evaluate
-from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.launches import Launches
-from scheduler.tuning.turns import Variant
+from scheduler.tuning.variants import Job, Variant, jobs_of
 from tests.scheduler.loops.jobs import close, normal, weight
 from tests.scheduler.support.programs import make_program
 from tools import cli

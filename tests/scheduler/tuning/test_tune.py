@@ -14,19 +14,23 @@ import numpy as np
 import pytest
 
 from runtime.opencl.device import choose_device
-from scheduler.cache import schedules as schedule_cache
-from scheduler.cache.schedules import EntryGraph
+from scheduler import schedule_cache
 from scheduler.context import DEFAULT_CONTEXT, context_for
 from scheduler.device import tuned_table
-from scheduler.device.choice import HEURISTIC, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.device.tuned_table import Entry, TableError, TunedTable
+from scheduler.device.tuned_table import (
+    HEURISTIC,
+    Choice,
+    Entry,
+    TableError,
+    TunedTable,
+    parse_choice,
+)
 from scheduler.errors import SchedulerError
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
-from scheduler.tuning.jobs import Job, jobs_of
-from scheduler.tuning.search import CONFIRM_ROUNDS, MARGIN, Search, is_faster
-from scheduler.tuning.tune import tune
-from scheduler.tuning.turns import Timing, Variant, same_results
+from scheduler.tuning.tune import CONFIRM_ROUNDS, MARGIN, Search, is_faster, tune
+from scheduler.tuning.variants import Job, Timing, Variant, jobs_of, same_results
 
 KEY = "0123456789abcdef01234567"
 ENTRY = Entry("64/2x16 u[4] i8 b0 x0 a0", parse_choice("v2 r8"), 12.5, 10.0, 17)

@@ -1,7 +1,5 @@
 """A toolchain without a compiler: a script in the place of qemu that behaves as a kernel asks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.tools.adreno.logs import LOOP
@@ -39,6 +37,5 @@ def stand_in(folder: Path) -> Toolchain:
 
 
 def starts(folder: Path) -> int:
-    """Return how often the compiler was started."""
     file = folder / "starts"
     return len(file.read_text().split()) if file.exists() else 0

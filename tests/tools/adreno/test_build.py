@@ -1,7 +1,5 @@
 """Building kernels: each once, on all cores; one that breaks the compiler takes no other along."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

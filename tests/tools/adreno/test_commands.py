@@ -1,7 +1,5 @@
 """`modeld inspect --adreno` and fetching, where something is missing: one line each."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import platform
@@ -16,8 +14,7 @@ from scheduler.debug.viz import page
 from scheduler.device.spec import SPECS
 from tests.scheduler.support.programs import emitted, x
 from tests.tools.adreno.stand_in import stand_in
-from tools.adreno.adreno_time import SLOTS
-from tools.adreno.report import cost_of, lines, page_table, plain, sections
+from tools.adreno.cost import SLOTS, cost_of, lines, page_table, plain, sections
 from tools.adreno.toolchain import fetch_toolchain
 from tools.cli import main
 from tools.errors import ArtifactMismatchError, MissingPackageError, ToolchainError, UsageError

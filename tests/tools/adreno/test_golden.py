@@ -1,7 +1,5 @@
 """Golden figures: written, read again, compared; what is damaged is refused in one line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is read from a log: statistics, classes of slots, loops; of all kernels the last variant."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.tools.adreno.logs import LOOP

@@ -1,7 +1,5 @@
 """How often instructions are issued: trip counts and gates from the number of the work-item."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.tools.adreno.logs import LOOP

@@ -1,7 +1,5 @@
 """A modelV2 and its truth written by hand: straight curves, known at any place."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +56,6 @@ def _fill_lead(lead: Any, made: Made) -> None:
 
 
 def car_state(frame_id: int, speed_mps: float) -> bytes:
-    """Return the Event of a carState just before a frame."""
     event = new_event("carState", mono_time_ns=frame_id * 50_000_000 + 1)
     event.carState.vEgo = speed_mps
     return bytes(event.to_bytes())

@@ -1,7 +1,5 @@
 """Quantities taken from messages and from the truth, against values computed by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Differences of two behaviours, errors against the truth, and gates on the figures of both."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Closed-loop results compared, as `modeld compare A.json B.json` does."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -42,8 +40,6 @@ Compare = Callable[..., Said]
 
 @pytest.fixture
 def compare(tmp_path: Path, modeld: Modeld) -> Compare:
-    """Compare a result and one that was changed."""
-
     def run(code: int, *more: object, **changes: Any) -> Said:
         left, right = tmp_path / "a.json", tmp_path / "b.json"
         left.write_text(json.dumps(RESULT), encoding="utf-8")
@@ -132,8 +128,6 @@ def test_what_is_no_result_is_one_line(tmp_path: Path, content: bytes, found: st
 
 @pytest.fixture
 def driven(modeld: Modeld, tmp_path: Path) -> Callable[..., Path]:
-    """Write what `modeld drive` prints."""
-
     def run(name: str, *options: str) -> Path:
         path = tmp_path / name
         said = modeld(0, "drive", "--expert", "--json", "-q", "--km", "0.06", *options)

@@ -1,23 +1,22 @@
 """What a change does to the drive, in one sentence and a few rows for people."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
-from tools.behaviour.describe import behaviour_part, number
-from tools.behaviour.difference import BehaviourVerdict, Row, Spread
-from tools.behaviour.gates import Gate, judge
-from tools.behaviour.headline import (
+from tools.behaviour.describe import (
     SUMMARY_HEADER,
+    behaviour_part,
     gates_sentence,
     length_text,
+    number,
     path_sentence,
     summary_rows,
     value_text,
     worst_frame,
 )
+from tools.behaviour.difference import BehaviourVerdict, Row, Spread
+from tools.behaviour.gates import Gate, judge
 from tools.behaviour.quantities import QUANTITIES
 
 MOVED = "The path moves by at most 2.0 mm after 2 s (frame 7)."

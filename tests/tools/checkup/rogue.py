@@ -1,7 +1,5 @@
 """Parts of a checkup that go wrong: started as `tools.checkup.parts` is."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

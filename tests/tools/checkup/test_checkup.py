@@ -1,7 +1,5 @@
 """Parts of `modeld doctor`: sensors and drivers of a made-up system, scrubbing, and failures."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -13,10 +11,9 @@ import pytest
 
 from cereal.frame_ring import MAGIC
 from tools.checkup import machine, surroundings
-from tools.checkup.apart import run_apart
-from tools.checkup.findings import Finding, Section, Verdict
-from tools.checkup.report_text import Scrubber, report_plain, report_text
-from tools.checkup.sensors import Clock, read_sensors
+from tools.checkup.findings import Finding, Scrubber, Section, Verdict, report_plain, report_text
+from tools.checkup.machine import Clock, read_sensors
+from tools.checkup.parts import run_apart
 from tools.service import opencl_drivers
 from tools.service.opencl_drivers import Driver
 
@@ -31,9 +28,6 @@ def system(root: Path, files: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return root
-
-
-# --- sensors ------------------------------------------------------------------------------------
 
 
 def test_clocks_and_temperatures_of_a_phone_are_read(tmp_path: Path) -> None:
@@ -77,9 +71,6 @@ def test_a_system_without_sensors_is_no_problem(tmp_path: Path) -> None:
     assert machine.clocks(tmp_path).verdict is Verdict.GOOD
 
 
-# --- drivers and nodes ----------------------------------------------------------------------------
-
-
 def test_a_driver_that_no_file_names_is_found_and_named(tmp_path: Path) -> None:
     vendors = system(tmp_path, {"v/one.icd": "libone.so.1\n", "v/no.txt": "libc.so.6"}) / "v"
     here = Driver("Here", ("libnothing.so.9", "libc.so.6"), ())
@@ -106,9 +97,6 @@ def test_a_node_that_is_closed_to_the_user_is_bad(
     assert bad.text.startswith("/dev/kgsl-3d0 cannot be opened")
     assert "usermod" in bad.advice
     assert section.facts["nodes"] == ["/dev/kgsl-3d0", "/dev/dri/renderD128"]
-
-
-# --- what runs here -------------------------------------------------------------------------------
 
 
 def test_daemons_are_seen_by_their_command(tmp_path: Path) -> None:
@@ -144,9 +132,6 @@ def test_cameras_are_seen_and_not_asked(tmp_path: Path) -> None:
     assert section.verdict is Verdict.GOOD
 
 
-# --- parts that go wrong --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("part", "text"),
     [
@@ -179,9 +164,6 @@ def test_a_part_that_hangs_is_cut_and_its_processes_end(
         time.sleep(0.05)
     else:
         pytest.fail("the part's own process lives on")
-
-
-# --- report ---------------------------------------------------------------------------------------
 
 
 ENVIRONMENT = {

@@ -1,7 +1,5 @@
 """Programs for the closed loop, hand-written and of random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +12,13 @@ from scheduler.device.targets import target_for
 from scheduler.flags import Flags
 from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.closed_loop.cameras import device_cameras
-from tools.example_models.policy import PolicyConfig, build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.driving import PolicyConfig, VisionConfig, build_policy, build_vision
 from tools.playback.model import LoadedModel, load_model
-from tools.world.body import Body
-from tools.world.painting.sky import Picture
-from tools.world.view import Mount
-from tools.world.world import World
+from tools.simulator.closed_loop.device import device_cameras
+from tools.simulator.world.car import Body
+from tools.simulator.world.painting.backdrop import Picture
+from tools.simulator.world.view import Mount
+from tools.simulator.world.world import World
 
 
 @pytest.fixture(scope="session")
@@ -79,4 +76,4 @@ class Grey:
 @pytest.fixture
 def grey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is painted: most of what a drive costs."""
-    monkeypatch.setattr("tools.closed_loop.cameras.Painter", Grey)
+    monkeypatch.setattr("tools.simulator.closed_loop.device.Painter", Grey)

@@ -1,14 +1,12 @@
 """The moving picture of a drive: an animated WebP of a known number of pictures, and bounded."""
 
-from __future__ import annotations
-
 import pytest
 
-from tools.closed_loop import scenes as clip
-from tools.closed_loop.scenes import SIZE, Scene, make_clip, scene_of, true_curves
-from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import STANDARD, Trial, make_trial
 from tools.messages.drive_log import Curves
+from tools.simulator.closed_loop import film as clip
+from tools.simulator.closed_loop.film import SIZE, Scene, make_clip, scene_of, true_curves
+from tools.simulator.closed_loop.simulation import TICKS_PER_FRAME, Simulation
+from tools.simulator.closed_loop.trial import STANDARD, Trial, make_trial
 
 FRAMES = 4
 

@@ -1,7 +1,5 @@
 """The daemon's own code in the loop: an oracle drives well through it, a blind model does not."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +12,32 @@ from numpy.typing import NDArray
 from cereal.schema import new_event, read_event
 from modeld.constants import IDX_COUNT, PLAN_WIDTH, T_IDXS
 from modeld.model.driving_model import DrivingProgram
-from modeld.outputs.actions import Action
-from modeld.vehicle.calibration import Camera, DeviceCameras
-from modeld.vehicle.view_geometry import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, warp_matrix
+from modeld.outputs.verdict import Action
+from modeld.vehicle.cameras import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
+    Camera,
+    DeviceCameras,
+    warp_matrix,
+)
 from tests.support.selection import quick_cases
 from tests.tools.tiny_driving import INTERFACE
-from tools.closed_loop.cameras import cropped_cameras
-from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
-from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.figures import departures_of, figures_of, has_recovered
-from tools.closed_loop.run import DaemonDrivers, Selection, drive, drive_all, scenarios_named
-from tools.closed_loop.simulation import End, Simulation, Track
-from tools.closed_loop.trial import SCENARIOS, make_trial
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, load_model
-from tools.world.expert import Expert
+from tools.simulator.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
+from tools.simulator.closed_loop.device import cropped_cameras
+from tools.simulator.closed_loop.faults import FAULTS
+from tools.simulator.closed_loop.result import departures_of, figures_of, has_recovered
+from tools.simulator.closed_loop.run import (
+    DaemonDrivers,
+    Selection,
+    drive,
+    drive_all,
+    scenarios_named,
+)
+from tools.simulator.closed_loop.simulation import End, Simulation, Track
+from tools.simulator.closed_loop.trial import SCENARIOS, make_trial
+from tools.simulator.world.expert import Expert
 
 pytestmark = pytest.mark.opencl
 

@@ -1,7 +1,5 @@
 """`modeld drive` as a user runs it: figures, gates, processes, and one line for what cannot be."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing
@@ -20,21 +18,26 @@ from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.behaviour.drive_result import numbers_of
 from tools.behaviour.gates import parse_gates
-from tools.closed_loop import live
-from tools.closed_loop.apart import drive_apart
-from tools.closed_loop.cameras import device_cameras, formats
-from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.figures import figures_of
-from tools.closed_loop.judged import gate_names, judge_outcome
-from tools.closed_loop.live import LiveOptions, live_loop
-from tools.closed_loop.progress import line_of
-from tools.closed_loop.result import Drive, Outcome
-from tools.closed_loop.run import Errand, Selection, expert_drives, scenarios_named
-from tools.closed_loop.trial import SCENARIOS, STANDARD, make_trial
 from tools.errors import ToolError
 from tools.lib.processes import ProcessError
 from tools.messages.camera_process import make_rings
 from tools.report.history import read_history
+from tools.simulator.closed_loop import live
+from tools.simulator.closed_loop.device import device_cameras, formats
+from tools.simulator.closed_loop.faults import FAULTS
+from tools.simulator.closed_loop.live import LiveOptions, Pace, live_facts, live_loop
+from tools.simulator.closed_loop.report import write_drive_report
+from tools.simulator.closed_loop.result import Drive, Outcome, figures_of, line_of
+from tools.simulator.closed_loop.run import (
+    Errand,
+    Selection,
+    drive_apart,
+    expert_drives,
+    gate_names,
+    judge_outcome,
+    scenarios_named,
+)
+from tools.simulator.closed_loop.trial import SCENARIOS, STANDARD, make_trial
 
 ROOT = Path(__file__).parents[3]
 EXPERT = ["--expert", "--km", "0.1"]
@@ -166,10 +169,8 @@ def test_what_is_no_model_for_it_is_told(tmp_path: Path, modeld: Modeld) -> None
     [
         ("", "--model: expected an artifact or --expert, found neither"),
         ("--model x.pkl --expert", "found both"),
-        ("--expert --seed -1", "--seed: expected a whole number from 0"),
         ("--expert --drives 0", "--drives: expected a whole number from 1"),
         ("--expert --km 0", "--km: expected a number above 0"),
-        ("--expert --km nan", "--km: expected a number above 0"),
         ("--expert --scenario snow", "--scenario snow: expected one of lane-keeping"),
         ("--expert --live", "--live: expected no --expert"),
         ("--model x.pkl --live --fault yaw-off", "--live: expected no --fault"),
@@ -240,6 +241,32 @@ def test_every_number_of_a_result_but_times_can_be_gated() -> None:
     # What is told of it.
     assert "recovery 0 with yaw-off: 0.1" in line_of(replace(drives[0], fault="yaw-off"))
     assert "done, recovered, departures 0, offset 0.0" in line_of(drives[0])
+
+
+def test_a_run_whose_answers_come_late_fails_although_its_drives_are_clean(tmp_path: Path) -> None:
+    selection = Selection(length_m=30.0)
+    (drive,) = expert_drives(selection)
+    assert drive.is_clean
+    names = gate_names(selection)
+    gates = parse_gates([], ROOT / "tests/regression/lane-keeping.gates", names)
+
+    def failing(driven: Drive, latency_ms: float, rate_hz: float = 20.0) -> list[str]:
+        pace = Pace([latency_ms] * driven.answered)
+        facts = live_facts(LiveOptions(Path("x.pkl"), rate_hz=rate_hz), [driven], pace)
+        assert set(facts) - {"live", "rate_hz"} <= set(names)
+        outcome = Outcome("the daemon process", (driven,), facts)
+        write_drive_report(tmp_path / "page.html", outcome)
+        return [one.name for one in judge_outcome(outcome, gates) if not one.holds]
+
+    assert failing(drive, 45.0) == []
+    assert '<p class="lead good">1 of 1 drive' in (tmp_path / "page.html").read_text("utf-8")
+    assert failing(drive, 55.0) == ["late_share"]
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert '<p class="lead bad">1 of 1 drive' in page
+    assert "100% of the frames had no answer in time." in page
+    # With slower cameras the next frame is due later.
+    assert failing(drive, 55.0, rate_hz=15.0) == []
+    assert failing(replace(drive, answered=drive.frames * 9 // 10), 45.0) == ["answered_share"]
 
 
 @pytest.mark.parametrize("name", ["lane-keeping", "recovery", "stopping-lead"])

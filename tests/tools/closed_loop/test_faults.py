@@ -1,7 +1,5 @@
 """Planted faults disturb what they say; what cameras saw is painted again and compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,19 +11,24 @@ from numpy.typing import NDArray
 
 from modeld.constants import X_IDXS
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.closed_loop.cameras import Cameras, Pictures, device_cameras
-from tools.closed_loop.faults import FAULTS, LateFeatures
-from tools.closed_loop.messages import Told
-from tools.closed_loop.scenes import COMPARED_M, line_errors_m, road_pictures, scene_of, true_curves
-from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import STANDARD, make_trial
 from tools.report.picture import encode_jpeg
+from tools.simulator.closed_loop.device import Cameras, Pictures, device_cameras
+from tools.simulator.closed_loop.faults import FAULTS, LateFeatures
+from tools.simulator.closed_loop.film import (
+    COMPARED_M,
+    line_errors_m,
+    road_pictures,
+    scene_of,
+    true_curves,
+)
+from tools.simulator.closed_loop.simulation import TICKS_PER_FRAME, Simulation
+from tools.simulator.closed_loop.trial import STANDARD, make_trial
+from tools.simulator.render.messages import Told
+from tools.simulator.world.painting.backdrop import Picture
 from tools.video.video import read_planes
-from tools.world.painting.sky import Picture
 
 
 def pictures(seed: int = 0) -> Pictures:
-    """Return pictures of noise."""
     rng = np.random.default_rng(seed)
     shapes = ((8, 12), (4, 6), (4, 6))
     return {

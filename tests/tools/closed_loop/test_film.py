@@ -1,7 +1,5 @@
 """What a live drive leaves: segments of a device, with pictures that are painted again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,14 +9,12 @@ import pytest
 from cereal.log_reader import read_log
 from cereal.log_writer import LogWriter
 from cereal.schema import new_event
-from tools.closed_loop.cameras import Cameras, device_cameras
-from tools.closed_loop.film import Footage, write_footage
-from tools.closed_loop.live import LiveLoop
-from tools.closed_loop.messages import CarMessages, camera_message
-from tools.closed_loop.scenes import Scene, scene_of
-from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
-from tools.closed_loop.trial import STANDARD, make_trial
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.simulator.closed_loop.device import Cameras, CarMessages, camera_message, device_cameras
+from tools.simulator.closed_loop.film import Footage, Scene, scene_of, write_footage
+from tools.simulator.closed_loop.live import LiveLoop
+from tools.simulator.closed_loop.simulation import TICKS_PER_FRAME, Simulation
+from tools.simulator.closed_loop.trial import STANDARD, make_trial
 
 ROUTE = "00000001--0000000001"
 NS_PER_S = 1_000_000_000

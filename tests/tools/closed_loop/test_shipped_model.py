@@ -4,8 +4,6 @@ A small part of `make drives`, with the same bounds. That a model of random weig
 is a test of `test_daemon_driver`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +14,20 @@ from cereal.schema import read_event
 from tests.support.built import built
 from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tools.behaviour.gates import parse_gates
-from tools.closed_loop import run
-from tools.closed_loop.faults import FAULTS
-from tools.closed_loop.judged import gate_names, judge_outcome
-from tools.closed_loop.result import Outcome, table_of
-from tools.closed_loop.run import DaemonDrivers, Selection, scenarios_named
-from tools.closed_loop.simulation import Track
-from tools.closed_loop.trial import FIRST_WORLD, STANDARD
 from tools.playback.model import LoadedModel, load_model
-from tools.training.options import FIRST_HELD_OUT
+from tools.simulator.closed_loop import run
+from tools.simulator.closed_loop.faults import FAULTS
+from tools.simulator.closed_loop.result import Outcome, table_of
+from tools.simulator.closed_loop.run import (
+    DaemonDrivers,
+    Selection,
+    gate_names,
+    judge_outcome,
+    scenarios_named,
+)
+from tools.simulator.closed_loop.simulation import Track
+from tools.simulator.closed_loop.trial import FIRST_WORLD, STANDARD
+from tools.simulator.training.options import FIRST_HELD_OUT
 
 ROOT = Path(__file__).parents[3]
 # Time is what a drive costs: fast roads, one with a little rain, leads that brake soon, and of

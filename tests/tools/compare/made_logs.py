@@ -1,7 +1,5 @@
 """Outputs of a daemon written by hand: smooth functions of the frame id, changed where asked."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -87,7 +85,6 @@ def _fill_model(frame_id: int, model: Any) -> None:
 
 
 def write_pair(place: Path, left: Iterable[bytes], right: Iterable[bytes]) -> tuple[Path, Path]:
-    """Write the Events of both sides."""
     return write_log(place / "left.rlog", left), write_log(place / "right.rlog", right)
 
 

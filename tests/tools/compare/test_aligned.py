@@ -1,7 +1,5 @@
 """Which frames and messages the logs have: missing, extra, repeated, in another order."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

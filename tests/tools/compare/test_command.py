@@ -1,7 +1,5 @@
 """`modeld compare`: what it prints, writes and exits with; tolerances, and gates in metres."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 import xml.etree.ElementTree as ET
@@ -32,8 +30,6 @@ Compare = Callable[..., Said]
 
 @pytest.fixture
 def compare(modeld: Modeld, tmp_path: Path) -> Compare:
-    """Compare a log and one that was changed."""
-
     def run(code: int, change: Change, *more: object) -> Said:
         logs = write_pair(tmp_path, drive(FRAMES), drive(FRAMES, change))
         return modeld(code, "compare", *logs, *more)

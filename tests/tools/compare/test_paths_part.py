@@ -1,7 +1,5 @@
 """The worst frame of a comparison, drawn from the logs alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

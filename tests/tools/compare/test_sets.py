@@ -1,7 +1,5 @@
 """``modeld compare DIR DIR`` and ``--table``: logs of several drives, and of several models."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +13,8 @@ from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.page import Page
 from tools.lib.json_output import json_text
-from tools.playback.frame_table import frames_path, save_frames
-from tools.playback.outcome import FrameTable
-from tools.playback.provenance import provenance_path
+from tools.playback.batch import provenance_path
+from tools.playback.outcome import FrameTable, frames_path, save_frames
 from tools.regress.tell.whole import costs_of
 from tools.report.history import read_history
 
@@ -45,7 +42,6 @@ def logs(tmp_path: Path) -> Logs:
 
 
 def table(ms: float) -> FrameTable:
-    """Return a frame table of four frames."""
     return FrameTable(
         moment=np.arange(4),
         frame_id=np.arange(4),

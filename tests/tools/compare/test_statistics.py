@@ -1,7 +1,5 @@
 """Small systematic differences, drift, and what must not be found."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What differs inside messages of the same frame."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -11,8 +9,8 @@ import pytest
 from cereal.schema import log, new_event, read_event
 from tests.tools.compare.made_logs import SERVICES, Change, drive
 from tools.compare.compare import CompareOptions, compare_events
+from tools.compare.fields import cleared, spans_of
 from tools.compare.findings import Comparison, Finding
-from tools.compare.judge import cleared, spans_of
 from tools.compare.tolerances import Tolerance, Tolerances, read_tolerances
 
 FRAMES = range(100, 140)

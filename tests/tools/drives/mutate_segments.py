@@ -5,8 +5,6 @@ Whatever is wrong with them, what comes of it is frames, or one error of a known
 them.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import functools
@@ -37,11 +35,7 @@ Files = dict[str, bytes]
 
 
 class Mutator:
-    """Makes damaged copies of a two-segment route.
-
-    Args:
-        directory: scratch; emptied for each one.
-    """
+    """Makes damaged copies of a two-segment route."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -67,11 +61,7 @@ class Mutator:
 
 
 def play(root: Path, kind: str, seed: int) -> str:
-    """Play whatever is there; return what came of it.
-
-    Raises:
-        Exception: of any type but those of this project: that is a defect.
-    """
+    """Play whatever is there; return what came of it."""
     options = DriveOptions(data_dir=root, driver_camera=seed % 7 == 0, split=seed % 5 == 0)
     moments = 0
     try:

@@ -4,8 +4,6 @@ Each picture carries its frame id and its camera as light and dark blocks, so th
 the pixels which frame it was given, whatever log and file say.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable, Sequence
@@ -127,6 +125,15 @@ def write_segment(directory: Path, segment: Segment) -> Path:
         for _, data in events:
             log.write(data)
     return directory
+
+
+def write_route(directory: Path, *counts: int) -> list[str]:
+    """Write the segments of a route, of so many frames each; return their directories."""
+    found = []
+    for number, count in enumerate(counts):
+        segment = plain(number, count=count, first=sum(counts[:number]))
+        found.append(str(write_segment(directory / f"00000001--0123456789--{number}", segment)))
+    return found
 
 
 def sof_ns(stream: str, frame_id: int) -> int:

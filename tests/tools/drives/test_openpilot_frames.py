@@ -1,7 +1,5 @@
 """Which picture is which frame: the pixels say it, whatever frame ids and files do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +33,6 @@ def make_hevc(tmp_path: Path) -> MakeVideo:
 
 @pytest.fixture
 def reader_of() -> Iterator[ReaderOf]:
-    """Make readers that are closed after the test."""
     readers: list[HevcReader] = []
 
     def make(index: HevcIndex) -> HevcReader:

@@ -1,7 +1,5 @@
 """The messages of a drive: their order, their moments, and what older software wrote."""
 
-from __future__ import annotations
-
 import logging
 import random
 import struct
@@ -26,10 +24,10 @@ from tests.tools.drives.segments import (
 from tests.tools.messages import event_of
 from tools.drives import log_events
 from tools.drives.drive import KEPT_MOMENTS, Drive, Message
-from tools.drives.event_bytes import EventHeader, read_header
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import open_drive
 from tools.errors import DriveError
+from tools.messages.event_bytes import EventHeader, read_header
 
 ROUTE = "000001d4--2648a9a404"
 

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tools.drives.open_drive import DriveOptions
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.openpilot import expand
-from tools.drives.route_names import (
+from tools.drives.routes import (
     RouteName,
     Selection,
+    find_route,
     from_address,
     parse_route,
     split_selection,
 )
-from tools.drives.segment_files import find_route
-from tools.errors import DriveError
+from tools.errors import DriveError, UsageError
+from tools.messages.camera import VideoCamera
 
 DONGLE, OLD, NEW = "a2a0ccea32023010", "2023-07-27--13-01-19", "000001d4--2648a9a404"
 FILES = ("rlog.zst", "fcamera.hevc", "ecamera.hevc")
@@ -162,6 +164,25 @@ def test_steps_make_drives_of_what_is_consecutive(tmp_path: Path) -> None:
     options = DriveOptions(data_dir=tmp_path)
     assert expand(f"{NEW}/0:4:2", options) == [f"{NEW}--0", f"{NEW}--2"]
     assert expand(f"{NEW}/::-1", options) == [f"{NEW}--{number}" for number in (3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (DriveOptions(telemetry=Path("car.csv")), "--telemetry"),
+        (DriveOptions(camera=VideoCamera(pitch_deg=2.0)), "--camera"),
+        (DriveOptions(rate_hz=20.0), "--rate"),
+    ],
+)
+def test_an_option_of_videos_is_refused_for_a_segment(
+    tmp_path: Path, options: DriveOptions, option: str
+) -> None:
+    segment = _segment(tmp_path / "{odd} drive")
+    message = re.escape(f"{option}: expected a video, found {segment}, whose recording has its own")
+    with pytest.raises(UsageError, match=message):
+        expand_drives([str(segment)], options)
+    with pytest.raises(UsageError, match=message):
+        open_drive(str(segment), options)
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

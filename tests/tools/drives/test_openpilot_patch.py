@@ -1,7 +1,5 @@
 """Numbers written into recorded messages, compared with what a reader says."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 
@@ -13,7 +11,7 @@ from cereal.errors import MessageError
 from cereal.schema import new_event, read_event
 from tests.logs.mutate import mutate
 from tests.tools.messages import event_of
-from tools.drives.event_bytes import write_field, write_stamp
+from tools.messages.event_bytes import write_field, write_stamp
 
 # A camera state as it was before timestampSof: four words of data, ours has more.
 _OLD_SCHEMA = """@0xd0b4bdbe4f26ad64;

@@ -1,7 +1,5 @@
 """Segments that hold what devices upload: a qlog and the small pictures of the road camera."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modeld.vehicle.calibration import Camera, DeviceCameras, find_cameras
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras
 from tests.tools.drives.segments import (
     READOUT_NS,
     SIZE,

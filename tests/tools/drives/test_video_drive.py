@@ -1,7 +1,5 @@
 """A video file as a drive: what replay does with it, behind the interface of drives."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small models of each build are known by name and seed: their bytes should not change unseen."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What the commands say of a model of one node: units that fit, one of each, no rounded zeros."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

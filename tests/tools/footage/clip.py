@@ -1,7 +1,5 @@
 """The labelled clip: its labels, kept here as numbers, and where it lies if it is checked out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 HERE = Path(__file__).parent

@@ -1,7 +1,5 @@
 """Errors of made-up curves, by hand, pixels on a level road, and the references of kept labels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +9,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.tools.conftest import Modeld
 from tests.tools.footage.clip import LABELS
 from tools.behaviour.footage import Figures, Subject, judge, lane_ahead, perfect_fit, subject_of
 from tools.behaviour.labels import LabelledFrame, Labels, RoadPlane, read_labels, where_crossed
-from tools.messages.camera import project
+from tools.messages.camera import VideoCamera, project
 from tools.messages.drive_log import Curves
-from tools.video.video_camera import VideoCamera
 
 # A level camera of 500 px focal length, 1.2 m over the road: rows 375, 340, 320 are 8, 15, 30 m
 # ahead, and there 62.5, 33.3 and 16.7 px are a metre.

@@ -1,7 +1,5 @@
 """The kept labels make sense, and files of labels that do not are refused in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +70,6 @@ def test_the_camera_is_the_one_that_the_lines_give(labels: Labels) -> None:
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> str:
-    """Return the kept labels after a change."""
     content = json.loads(LABELS.read_text())
     change(content)
     return json.dumps(content)

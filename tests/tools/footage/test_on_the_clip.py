@@ -1,7 +1,5 @@
 """The command on the dashcam clip: the kept model sees its lines, random weights do not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

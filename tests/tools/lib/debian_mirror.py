@@ -1,7 +1,5 @@
 """A mirror of Debian in a folder, of packages with one file each, and apt's configuration."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Knows nothing of `tools.messages.message_values`, which is tested with it: what 
 said as a tuple of names and indices.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -134,7 +132,6 @@ def filled(
 
 
 def name_of(member: str, leaf: Leaf) -> str:
-    """Return what the column of a leaf is called."""
     return "".join(
         [member, *(f"[{step}]" if isinstance(step, int) else f".{step}" for step in leaf)]
     )

@@ -1,12 +1,10 @@
 """From counts to times: the factor's mean and interval, computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
-from tools.adreno.adreno_time import ANALYTIC, ANCHORS, SLOTS, factor_of
+from tools.adreno.cost import ANALYTIC, ANCHORS, SLOTS, factor_of
 
 
 def test_a_factor_is_the_geometric_mean_with_a_prediction_interval() -> None:

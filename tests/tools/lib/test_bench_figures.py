@@ -1,7 +1,5 @@
 """The sums behind the benchmarks: blocks and ratios, rooflines, levels of memory, the report."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,8 @@ import pytest
 from benchmarks.all_models import Row, kernel_lines, means, table
 from runtime import choose_device
 from runtime.run.profile import KernelTime
-from tools.bench.roofline import explain_excess
-from tools.timing.blocks import compare, max_relative_error, measure_rounds
-from tools.timing.ceilings import (
+from tools.bench.artifact import explain_excess
+from tools.timing.roofline import (
     EVERYTHING,
     CeilingProbe,
     Ceilings,
@@ -22,8 +19,12 @@ from tools.timing.ceilings import (
     cache_sizes,
     cpu_levels,
     gpu_levels,
+    make_kernels,
+    make_rows,
+    quietest,
+    share_below,
 )
-from tools.timing.roofline import make_kernels, make_rows, quietest, share_below
+from tools.timing.run_times import compare, max_relative_error, measure_rounds
 
 # 100 GFLOP/s, 1 KB at 100 GB/s, 1 MB at 50 GB/s, all else at 10 GB/s.
 CEILINGS = Ceilings(

@@ -11,7 +11,7 @@ from cereal.transport import Transport, ZmqTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of, repeating
-from tools.service.bus_options import add_bus_arguments, open_bus, stack_of
+from tools.service.options import add_bus_arguments, open_bus, stack_of
 
 
 def parse(*options: str, sends: bool = False) -> argparse.Namespace:

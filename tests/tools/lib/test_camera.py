@@ -1,19 +1,16 @@
 """The pinhole camera of pictures, and the camera of a video that is given in a file."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.tools.conftest import MakeVideo
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
-from tools.messages.camera import project, stand_in_camera
-from tools.video.video_camera import VideoCamera, read_video_camera
+from tools.messages.camera import VideoCamera, project, read_video_camera, stand_in_camera
 
 CAMERA = Camera(1000, 600, 500.0)
 TOML = "[camera]\nfocal_px = 900\npitch_deg = -2.5\nheight_m = 1.4\n"
@@ -47,9 +44,6 @@ def test_default_focal_length_is_nine_tenths_of_the_width() -> None:
 def test_impossible_focal_length_is_refused(focal_px: float) -> None:
     with pytest.raises(UsageError, match="--focal-px: expected a positive number"):
         stand_in_camera(960, 540, focal_px)
-
-
-# --- cameras from files -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "text"), [("camera.toml", TOML), ("labels.json", JSON)])

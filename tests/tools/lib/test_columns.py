@@ -1,7 +1,5 @@
 """Names of columns, over the whole schema: every value has one of its own, and comes back by it."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Crews of processes: what they send arrives, and their end, wanted or not, is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -10,8 +8,8 @@ from typing import Any
 import pytest
 
 from tools.errors import ToolError
-from tools.lib import crew as crew_module
-from tools.lib.crew import Crew, IsStopped, Send, interrupts_later, open_crew
+from tools.lib import processes as crew_module
+from tools.lib.processes import Crew, IsStopped, Send, interrupts_later, open_crew
 
 GONE = ToolError("test: one is gone")
 
@@ -87,7 +85,7 @@ def test_an_interrupt_of_the_parent_comes_after_the_block() -> None:
 def test_a_process_that_was_stopped_is_gone_after_the_block_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew_module, "_END_S", 0.2)
+    monkeypatch.setattr(crew_module, "STOP_TIMEOUT_S", 0.2)
     with open_crew(wait, [(0,)], GONE) as crew:
         (pid,) = crew.receive(60.0)
         # It hears of SIGTERM when it goes on, which it never does.

@@ -1,7 +1,5 @@
 """Packages of Debian from a mirror in a folder: resolved, unpacked, used again, refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

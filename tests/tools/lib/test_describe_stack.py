@@ -1,7 +1,5 @@
 """`modeld inspect --schema DIR`: checkouts made of our own schema, and what they differ in."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

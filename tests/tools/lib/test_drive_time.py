@@ -1,7 +1,5 @@
 """When in a drive an event lies, and where the drive lies in its route: one answer everywhere."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from tests.cereal.shared import write_log
 from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
 from tools.live.log_index import LogIndex
-from tools.messages.drive_log import summarize
-from tools.messages.drive_time import DriveTime
+from tools.messages.drive_log import DriveTime, summarize
 
 SECOND_NS = 1_000_000_000
 # A machine that had run for 7 s when the route began; the segment is the third of its route.

@@ -1,7 +1,5 @@
 """``modeld inspect`` on logs: the table, and messages as JSON lines, CSV and npz."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -18,7 +16,7 @@ from tests.cereal.shared import write_log
 from tests.support.selection import quick_cases
 from tests.tools.conftest import Modeld
 from tests.tools.messages import damaged, event_of
-from tools.describe.dump_log import Request, dump
+from tools.describe.log import Request, dump
 
 FRAMES = 5
 START_NS = 2_000_000_000

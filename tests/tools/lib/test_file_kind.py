@@ -1,7 +1,5 @@
 """Which kind a file is, by the rules of the formats: what commands and the reader of logs go by."""
 
-from __future__ import annotations
-
 import bz2
 import struct
 from pathlib import Path
@@ -10,10 +8,9 @@ import pytest
 from backports import zstd
 
 from cereal.log_codec import codec_of
-from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
 from tools.errors import FileKindError
-from tools.lib.file_kind import kind_of
+from tools.lib.named_file import kind_of
 
 EVENT = event_of("carState", 5, vEgo=1.0)
 SKIPPABLE = b"\x2a\x4d\x18" + struct.pack("<I", 4) + bytes(4)
@@ -47,9 +44,3 @@ def test_kinds_are_told_by_content(
             kind_of(path)
     else:
         assert kind_of(path) == kind
-
-
-def test_a_log_of_a_parallel_compressor_is_a_log(tmp_path: Path, modeld: Modeld) -> None:
-    path = tmp_path / "rlog.zst"
-    path.write_bytes(b"\x50" + SKIPPABLE + zstd.compress(EVENT))
-    assert modeld(0, "inspect", path, "--json").json["messages"] == 1

@@ -1,7 +1,5 @@
 """What somebody named is read once, whatever it has become meanwhile."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.errors import LabelsError
-from tools.lib.given_text import GivenText
+from tools.lib.given_data import GivenText
 
 Read = Callable[[GivenText], object]
 

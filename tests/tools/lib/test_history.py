@@ -1,7 +1,5 @@
 """Histories of figures: appended whole, read with mistrust, judged by their own past."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -18,7 +16,7 @@ from tests.tools.page import Page
 from tools.errors import UsageError
 from tools.report import history
 from tools.report.history import FILE_NAME, Run, append_run, note_run, read_history
-from tools.report.history_judge import better, change_points, judge_runs, least_of
+from tools.report.history_report import better, change_points, judge_runs, least_of
 
 RUN = Run("2026-11-28T09:30:00Z", "ab" * 20, False, "bench", "driving run", "CPU", "m", {})
 

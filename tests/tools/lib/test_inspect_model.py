@@ -1,7 +1,5 @@
 """`modeld inspect model.onnx`: everything that is in a model, also one that cannot be compiled."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import fields
@@ -13,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from runtime.format.artifact import read_artifact, write_artifact
-from runtime.format.driving_interface import ActionRule
+from runtime.format.interfaces import ActionRule
 from scheduler.driving.revisions import load_revisions
 from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value

@@ -1,7 +1,5 @@
 """`modeld inspect --schedule` and `--viz`, on a program small enough to check by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -117,9 +115,6 @@ def test_all_entries_in_the_data_one_in_the_table(tiny_model: Path, modeld: Mode
     one = ("--entry", "prepare")
     assert "kernels of prepare" in modeld(0, "inspect", "--schedule", tiny_model, *one).out
     assert list(entries(modeld, tiny_model, *one)) == ["prepare"]
-
-
-# --- pages ------------------------------------------------------------------------------------
 
 
 def page_of(path: Path) -> str:

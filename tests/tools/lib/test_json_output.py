@@ -1,7 +1,5 @@
 """What --json prints is JSON, whatever is in it."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

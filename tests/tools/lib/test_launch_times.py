@@ -1,7 +1,5 @@
 """Times of a profile on the schedule page: of the same kernels, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,14 +1,12 @@
 """Files of arrays: the bytes of numpy's own writer, and names that it takes for its keywords."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -1,7 +1,5 @@
 """Numbers of the command line: every numeric option of every command has bounds."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 
@@ -9,7 +7,7 @@ import pytest
 
 from tools.cli import COMMANDS
 from tools.errors import UsageError
-from tools.lib.number_options import above, real, seed, whole
+from tools.lib.options import above, real, seed, whole
 
 
 @pytest.mark.parametrize("text", ["0", "11", "-1", "x", "", "nan", "inf", "1e1", "1.5", "9" * 400])

@@ -1,11 +1,9 @@
 """Tables of options that do not go together."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.errors import UsageError
-from tools.lib.option_rules import refuse
+from tools.lib.options import refuse
 
 RULES = (
     ("rate_hz|bus !live|replay", "expected {1} with it"),

@@ -1,7 +1,5 @@
 """Outputs that would destroy something are refused before any work is done."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -14,7 +12,7 @@ import pytest
 
 from cereal.errors import LogError
 from cereal.log_writer import LogWriter
-from runtime.files.whole_file import target_of, whole_file
+from runtime.files.user_file import target_of, whole_file
 from runtime.format.artifact import write_artifact
 from scheduler.debug.viz import write_page
 from scheduler.emit.artifact import emit
@@ -29,7 +27,7 @@ from tools.commands import exec as exec_command
 from tools.errors import UsageError
 from tools.example_models.write import write_models
 from tools.lib.named_file import check_outputs
-from tools.timing.trace import write_trace
+from tools.timing.run_parts import write_trace
 
 
 def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:
@@ -84,9 +82,6 @@ def test_read_only_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected a directory that can be written"):
         check_outputs({"-o": tmp_path / "x"}, {})
     tmp_path.chmod(0o755)
-
-
-# --- links ------------------------------------------------------------------------------------
 
 
 def test_a_link_is_followed_to_where_it_leads(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 
-from tools.report.svg import Chart, Margins, padded_range, path_data, ticks
+from tools.report.report_page import Chart, Margins, padded_range, path_data, ticks
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Videos as a player shows them: orientation, aspect, streams, edit lists, times, gray planes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A wrapped program is to the daemon what the other one is, but for what is overridden."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

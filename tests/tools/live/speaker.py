@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from modeld.constants import X_IDXS
 from modeld.health.reporter import HealthReporter
 from modeld.health.snapshot import ServiceFacts
 from modeld.state.loop_state import Fault, LoopState, Phase
-from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.cameras import find_cameras
 
 CAMERA = find_cameras("mici", "os04c10").road
 LAYOUT = nv12_format(CAMERA.width, CAMERA.height)
@@ -79,7 +78,6 @@ def _fill_model(model: Any, frame_id: int, phase: float) -> None:
 
 
 def fill_frame(buffer: Any, frame_id: int) -> None:
-    """Paint a frame: bars that wander."""
     luma = buffer[: LAYOUT.stride * LAYOUT.height].reshape(LAYOUT.height, LAYOUT.stride)
     columns = np.arange(LAYOUT.stride)
     luma[:] = np.where((columns + 16 * frame_id) // 64 % 2, 60, 150).astype(np.uint8)
@@ -136,7 +134,6 @@ class Speaker:
 
 @contextmanager
 def speaking(bus: str, server: str = "", *, answers: bool = True) -> Iterator[Speaker]:
-    """Speak while the block runs."""
     speaker = Speaker(bus, server, answers)
     thread = threading.Thread(target=speaker.run)
     thread.start()
@@ -195,9 +192,3 @@ class View:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
-
-
-def write_log(path: Path, events: list[bytes]) -> Path:
-    """Write Events as they are, without compression."""
-    path.write_bytes(b"".join(events))
-    return path

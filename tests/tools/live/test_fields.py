@@ -1,7 +1,5 @@
 """Fields of the live view: which there are, what they are called, what they hold; layouts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ import pytest
 from cereal.errors import TransportError
 from cereal.schema import log, new_event
 from cereal.services import SERVICES
-from cereal.transport.memory import MemoryTransport
+from cereal.transport.base import MemoryTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
@@ -29,10 +27,8 @@ from tools.live.fields import (
     schema_notes,
     unit_of,
 )
-from tools.live.layout import LayoutError, load_layout, parse_layout
-from tools.live.messages import Json
-from tools.live.scene import CameraTable
-from tools.live.viewers import LiveSource, Viewer
+from tools.live.messages import CameraTable, Json
+from tools.live.viewers import LayoutError, LiveSource, Viewer, load_layout, parse_layout
 from tools.messages.message_values import fields_of
 
 

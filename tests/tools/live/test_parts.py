@@ -1,7 +1,5 @@
 """Parts of the live view: rows, cameras, what is projected, who watches at whose pace."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -13,15 +11,13 @@ import pytest
 
 from cereal.schema import new_event, read_event
 from modeld.constants import X_IDXS
-from modeld.vehicle.calibration import Camera, DeviceCameras
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, DeviceCameras, rot_from_euler
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
 from tests.tools.messages import damaged
 from tools.errors import UsageError
 from tools.live.bus_feed import LiveOptions, Seen
-from tools.live.messages import Moment, Shown, pack
+from tools.live.messages import CameraTable, Moment, Shown, describe_answer, pack, project_answer
 from tools.live.newest import COLUMNS, Newest, Row, Surroundings, describe_health
-from tools.live.scene import CameraTable, describe_answer, project_answer
 from tools.live.server import Address, _may_ask, _name_of, _page_files, open_socket, url_of
 from tools.live.viewers import LiveSource, Viewer
 

@@ -1,7 +1,5 @@
 """`modeld view` as a process: who may watch, who stalls, what comes and goes, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
@@ -19,8 +17,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.cereal.shared import write_log
 from tests.tools.conftest import Modeld
-from tests.tools.live.speaker import View, drive_log, speaking, unpacked, write_log
+from tests.tools.live.speaker import View, drive_log, speaking, unpacked
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.lib.processes import Child
 from tools.live.server import MAX_VIEWERS
@@ -30,7 +29,6 @@ PATIENCE_S = 40.0
 
 
 def get(view: View, path: str = "/", **headers: str) -> tuple[int, Any, str]:
-    """Return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", view.port, timeout=PATIENCE_S)
     with closing(connection):
         connection.request("GET", path, headers=headers)

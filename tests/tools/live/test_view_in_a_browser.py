@@ -1,7 +1,5 @@
 """The live view in a real browser: live and from a log, by keys and for screen readers."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -12,8 +10,9 @@ import numpy as np
 import pytest
 
 from cereal.schema import read_event
+from tests.cereal.shared import write_log
 from tests.tools.conftest import MakeVideo
-from tests.tools.live.speaker import View, drive_log, speaking, write_log
+from tests.tools.live.speaker import View, drive_log, speaking
 from tests.tools.views.browser import Browser
 from tests.tools.waiting import wait_until
 

@@ -4,8 +4,6 @@ Buffers are filled again after ``KEPT_MOMENTS`` moments, as real drives do, and 
 what keeps a frame without copying it shows in the outputs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ import numpy as np
 
 from cereal.frames import Frame, nv12_format
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.errors import DriveError
 from tools.messages.drive_messages import READOUT_NS, DriveMessages, FrameTimes, Mounting
@@ -68,7 +66,6 @@ class SyntheticDrive:
         )
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the moments."""
         self.opened[0] += 1
         self.began.append(first)
         try:

@@ -1,7 +1,5 @@
 """What a player sends, on a clock set by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -57,7 +55,6 @@ class Tape:
 
 
 def make(drive: SyntheticDrive, **options: Any) -> tuple[Player, Tape, list[Played]]:
-    """Return a player, its tape, and what it says that it has played."""
     clock = ManualClock(CLOCK_NS)
     tape = Tape(clock)
 

@@ -1,7 +1,5 @@
 """Live replay: the real daemon process on a real bus, and what is made of what it said."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -23,10 +21,9 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tests.tools.waiting import wait_until
 from tools.errors import ArtifactMismatchError, DriveError, UsageError
 from tools.messages.drive_log import OUTPUT_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.playback.player.live import LiveJob, answer_problems, live_report, replay_live
-from tools.playback.player.live_jitter import judge
-from tools.playback.player.live_listener import Answer, LiveLog
+from tools.playback.player.live_answers import Answer, LiveLog, judge
 from tools.playback.player.outlet import ServiceFilter
 from tools.playback.player.player import Played, PlayOptions
 

@@ -64,7 +64,6 @@ class Playing:
         return frame.frame_id
 
     def ended(self, code: int) -> Any:
-        """Return its summary."""
         out, errors = self.process.communicate(timeout=DEADLINE_S)
         assert (self.process.returncode, errors) == (code, "")
         assert available_streams(SERVER) == set()
@@ -123,7 +122,6 @@ class Terminal:
                 self.seen += os.read(self.ours, 4096)
 
     def press(self, keys: bytes, text: str) -> None:
-        """Press keys, and wait for what is said then."""
         os.write(self.ours, keys)
         self.read_until(text)
 

@@ -1,7 +1,5 @@
 """Deterministic replay: the daemon over drives with gaps, one camera or two, twice the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zlib
@@ -25,9 +23,8 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.messages.drive_log import OUTPUT_SERVICES
-from tools.playback.frame_table import frames_path, load_frames, save_frames
 from tools.playback.model import LoadedModel, load_model
-from tools.playback.outcome import Outcome
+from tools.playback.outcome import Outcome, frames_path, load_frames, save_frames
 from tools.playback.run_drive import PlaybackOptions, play, run_drive
 from tools.playback.session import PROCESSING_NS, PlaybackSession, PlaybackSource, car_of
 
@@ -54,7 +51,6 @@ class Run:
         return outcome, [event for event in read_log(self.log) if event.which() == "modelV2"]
 
     def bytes(self, drive: SyntheticDrive, log: Path | None = None) -> bytes:
-        """Return the log."""
         return run_drive(drive, self.model, log or self.log).log.read_bytes()
 
 
@@ -74,7 +70,6 @@ def session(model: LoadedModel) -> Iterator[PlaybackSession]:
 
 
 def crc_of(index: int, stream: str) -> int:
-    """Return the digest of a frame."""
     return zlib.crc32(bytes([brightness(index, stream)]) * PAYLOAD)
 
 

@@ -1,7 +1,5 @@
 """The player: pace on a clock set by hand, and stamps after jumps."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections import Counter
@@ -29,15 +27,14 @@ from tests.tools.playback.tape import CLOCK_NS, Tape, make, play
 from tools.drives.drive import Message
 from tools.errors import DriveError
 from tools.messages.drive_messages import READOUT_NS
+from tools.playback.player.command_line import play_report, spread
 from tools.playback.player.player import NS_PER_S, Player
-from tools.playback.player.report import play_report, spread
 from tools.playback.player.stamps import Timeline
 
 MS = 1_000_000
 
 
 def states(tape: Tape) -> list[Any]:
-    """Return the messages of the road camera."""
     found = [read_event(data) for _, name, data in tape.sent if name == "roadCameraState"]
     return [event.roadCameraState for event in found]
 

@@ -1,7 +1,5 @@
 """The daemon of a drive that is played: its car, its cameras, and the command that is printed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -16,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cereal.address import Addresses
 from cereal.schema import read_event
+from cereal.stacks import Addresses
 from cereal.transport import ZmqTransport
 from modeld.service.config import Config
 from modeld.service.config_sources import load_config
-from modeld.vehicle.calibration import Camera, DeviceCameras
+from modeld.vehicle.cameras import Camera, DeviceCameras
 from modeld.vehicle.inputs import DEMO_CAR, read_car_parameters
 from tests.tools.playback.synthetic_drive import drive_to_play
 from tests.tools.waiting import wait_until
@@ -29,7 +27,7 @@ from tools.commands import run
 from tools.commands.on_drives import play
 from tools.messages.drive_messages import Mounting
 from tools.playback.player.daemon import cameras_of, daemon_commands, with_car
-from tools.service.setting_options import settings_given
+from tools.service.options import settings_given
 
 STATED = DeviceCameras(Camera(192, 128, 150.0), None)
 

@@ -1,7 +1,5 @@
 """What a player sends and where: services, moved messages, real rings on a real bus."""
 
-from __future__ import annotations
-
 import random
 import threading
 from contextlib import ExitStack
@@ -32,7 +30,7 @@ from tools.errors import DriveError, ToolError
 from tools.playback.player.outlet import BusOutlet, ServiceFilter
 from tools.playback.player.player import Player, PlayOptions
 from tools.playback.player.stamps import Offset, events_of, moved
-from tools.playback.prefetch import prefetch
+from tools.playback.threads import prefetch
 
 LAYOUT = nv12_format(64, 32)
 

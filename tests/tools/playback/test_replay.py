@@ -1,7 +1,5 @@
 """``modeld replay`` from video to log and report, with artifacts of each kind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -19,7 +17,7 @@ from tests.tools.page import Page
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.messages.drive_log import OUTPUT_SERVICES, summarize
 from tools.messages.drive_messages import DRIVE_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.playback.session import PlaybackSession
 
 pytestmark = pytest.mark.opencl
@@ -34,12 +32,10 @@ class Replay:
         self.modeld, self.model, self.log = modeld, model, log
 
     def __call__(self, drive: Path, *more: object, code: int = 0, **other: Path) -> Any:
-        """Replay; return what was said."""
         words = ["--model", other.get("model", self.model), "-o", other.get("log", self.log)]
         return self.modeld(code, "replay", drive, *words, *more)
 
     def events(self, service: str) -> list[Any]:
-        """Return the log's Events of a service."""
         return [event for event in read_log(self.log) if event.which() == service]
 
     def refused(self, code: int, text: str, drive: Path, *more: object, **other: Path) -> None:

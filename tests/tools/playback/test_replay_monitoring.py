@@ -1,7 +1,5 @@
 """``modeld replay --monitoring``: the loop of driver monitoring over a segment's driver camera."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from tests.tools.driver_drive import (
 from tests.tools.small_monitoring import WIDTH
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.messages.drive_log import MONITORING_SERVICE, OUTPUT_SERVICES
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.playback.session import PROCESSING_NS
 
 pytestmark = pytest.mark.opencl
@@ -45,7 +43,6 @@ class Replays:
         return self.modeld(code, "replay", driver_segment(), *words, "-o", self.log)
 
     def said(self, service: str = MONITORING_SERVICE) -> list[Any]:
-        """Return the Events of a service of the last log."""
         return [event for event in read_log(self.log) if event.which() == service]
 
     def others(self) -> list[bytes]:
@@ -64,7 +61,6 @@ ALONE = ("--monitoring", small_monitoring)
 
 
 def given(words: tuple[Any, ...]) -> list[object]:
-    """Return words with artifacts made where a function of them stands."""
     return [word() if callable(word) else word for word in words]
 
 

@@ -1,7 +1,5 @@
 """``modeld replay`` of recorded segments: what was recorded comes out, whatever is read or lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +28,11 @@ class Replay:
         self.log = root / "out.rlog"
 
     def write(self, *segments: Segment) -> Path:
-        """Write them; return where the first one is."""
         for one in segments:
             write_segment(self.root / f"{ROUTE}--{one.number}", one)
         return self.root / f"{ROUTE}--{segments[0].number}"
 
     def __call__(self, drive: Path | str, *more: object, code: int = 0) -> Any:
-        """Replay; return what was said."""
         words = ["--model", self.model, "--data-dir", self.root, "-o", self.log, *more]
         return self.modeld(code, "replay", drive, *words)
 

@@ -1,7 +1,5 @@
 """``modeld replay`` of several drives and models: what is kept, what is refused, what is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -21,11 +19,10 @@ from tests.tools.page import Page
 from tests.tools.playback.test_replay import interrupt
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.errors import UsageError
-from tools.playback.batch import file_name
-from tools.playback.frame_table import frames_path
+from tools.playback.batch import file_name, provenance_path
 from tools.playback.lock import lock_path, output_lock
+from tools.playback.outcome import frames_path
 from tools.playback.pictures import load_pictures, pictures_path, save_pictures
-from tools.playback.provenance import provenance_path
 
 pytestmark = pytest.mark.opencl
 
@@ -39,7 +36,6 @@ def drives(make_video: MakeVideo) -> list[Path]:
 
 @pytest.fixture
 def model(tmp_path: Path, tiny_model: Path) -> Path:
-    """An artifact that may be changed."""
     return Path(shutil.copy(tiny_model, tmp_path / "good.pkl"))
 
 
@@ -64,7 +60,6 @@ class Replay:
         return self.modeld(code, "replay", *words, "-o", out or self.out, "--no-progress")
 
     def kept(self, *words: object) -> list[bool]:
-        """Replay, and return of which drives the log was kept."""
         return [figures["kept"] for figures in self(0, *words, "--json").json["drives"]]
 
 

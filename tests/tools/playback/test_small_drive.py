@@ -1,22 +1,20 @@
 """The same rendered drive in full and as devices upload it, through the model of tools/models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from modeld.vehicle.calibration import find_cameras
+from modeld.vehicle.cameras import find_cameras
 from tests.support.built import built
 from tests.tools.closed_loop.conftest import compile_for_any_cpu
 from tests.tools.conftest import Modeld
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.messages.camera import project
 from tools.playback.pictures import main_camera
-from tools.render.render_file import scale_plane
-from tools.render.spec import SMALL, DriveSpec
-from tools.render.write_drive import write_drive
+from tools.simulator.render.picture_files import scale_plane
+from tools.simulator.render.spec import SMALL, DriveSpec
+from tools.simulator.render.write_drive import write_drive
 
 ROOT = Path(__file__).parents[3]
 FULL = DriveSpec(seed=3, frames=100)
@@ -33,7 +31,6 @@ POINTS_M = np.array([[8.0, -1.8, 1.22], [30.0, 1.8, 1.22], [80.0, 0.0, 1.22]])
 
 
 def segment(spec: DriveSpec, name: str) -> Path:
-    """Return the one segment of a drive."""
     place = built(name, lambda to: write_drive(spec, to, 1, lambda _: None), spec)
     (found,) = place.iterdir()
     return found

@@ -1,7 +1,5 @@
 """The threads of a replay: one reads ahead, one writes the log; none is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -14,12 +12,11 @@ from tests.tools.playback.synthetic_drive import SyntheticDrive, brightness
 from tests.tools.waiting import wait_until
 from tools.drives.drive import KEPT_MOMENTS, Moment
 from tools.errors import DriveError
-from tools.playback.prefetch import DEPTH, prefetch
 from tools.playback.run_drive import LogThread
+from tools.playback.threads import DEPTH, prefetch
 
 
 def left() -> list[threading.Thread]:
-    """Return threads of ours that still run."""
     ours = ("drive-prefetch", "log-writer")
     return [thread for thread in threading.enumerate() if thread.name in ours]
 
@@ -94,7 +91,7 @@ def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it(count: int
 INTERRUPTED = """
 import itertools, random, signal, sys, threading
 from tools.drives.drive import Moment
-from tools.playback.prefetch import prefetch
+from tools.playback.threads import prefetch
 from tools.playback.run_drive import LogThread
 
 class Drive:

@@ -1,18 +1,18 @@
 """Regressions in this process: of the hand-written program, and of the planted one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tools.regress.run
 from tests.support.built import built
 from tests.tools import tiny_driving
 from tests.tools.conftest import SIZE, Modeld, Said
@@ -20,6 +20,7 @@ from tests.tools.regress.planted import Planted, jobs_here, shared
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.regress.job import ModelHolder
+from tools.regress.run_facts import code_digest
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,9 @@ class Regress:
         return self.modeld(code, "regress", *words)
 
     def update(self, reason: str, code: int = 0, **more: Any) -> Said:
-        """Accept what there is."""
         return self(code, "--update", "--reason", reason, **more)
 
     def files(self) -> dict[str, bytes]:
-        """Return the reference files."""
         return {path.name: path.read_bytes() for path in self.references.iterdir()}
 
 
@@ -58,6 +57,14 @@ def changes(said: Said) -> list[str]:
     (drive,) = said.json["drives"]
     assert drive["status"] != "failed"
     return [f"{change['kind']}: {change['text']}" for change in drive["changes"]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_of_this_run() -> Iterator[None]:
+    """Reads the code once: each regression takes its digest, and no test changes the code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools.regress.run, "code_digest", cache(code_digest))
+        yield
 
 
 @pytest.fixture

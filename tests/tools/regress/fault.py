@@ -4,8 +4,6 @@
 with a node such as ``/norm/LayerNormalization`` and constants as the kernels have them.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

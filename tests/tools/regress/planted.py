@@ -4,8 +4,6 @@ Everything is made once in a run, by the real compiler, renderer and regression;
 is a fault in the real code or in the models, never in what judges it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,15 +14,14 @@ import numpy as np
 import pytest
 
 import tools.commands.on_drives.regress_drives
-import tools.render.world
+import tools.simulator.render.script
 from scheduler.compile import CompiledModel, compile_driving
 from scheduler.device.targets import target_for
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from tests.support.built import built
 from tools.cli import main
-from tools.example_models.policy import PolicyConfig, build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.driving import PolicyConfig, VisionConfig, build_policy, build_vision
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 from tools.regress.pool import OnResult, WorkDirectory
 
@@ -53,7 +50,6 @@ class Planted:
 
     @property
     def drive(self) -> Path:
-        """The segment directory."""
         (found,) = (self.directory / "drives").iterdir()
         return found
 
@@ -63,7 +59,6 @@ class Planted:
         return self.directory / "vision.onnx", self.directory / "policy.onnx"
 
     def compiled(self, edit: Edit | None = None, **options: Any) -> CompiledModel:
-        """Compile the models, which say that they are those of the files."""
         vision, policy = (load_model(path) for path in options.pop("onnx", self.onnx))
         if edit is not None:
             edit(vision, policy)
@@ -78,7 +73,6 @@ class Planted:
         return path
 
     def words(self, *more: object, model: Path | None = None) -> list[object]:
-        """Return the command that regresses the drive."""
         place = ("--drives", self.drive, "--reference", self.directory / "references")
         return ["regress", "--model", model or self.model, *place, "--no-timing", *more]
 
@@ -118,7 +112,7 @@ def _make(directory: Path) -> None:
         (directory / f"{name}.onnx").write_bytes(proto.SerializeToString(deterministic=True))
     with pytest.MonkeyPatch.context() as patch:
         # The same manoeuvre as in every rendered drive, sooner.
-        patch.setattr(tools.render.world, "FIRST_LANE_CHANGE_S", LANE_CHANGE_S)
+        patch.setattr(tools.simulator.render.script, "FIRST_LANE_CHANGE_S", LANE_CHANGE_S)
         lost = ("--drop", str(LOST_FRAME), "--workers", "1", "--seed", "1")
         words = ["make-drive", str(directory / "drives"), "--seconds", str(FRAMES / 20), *lost]
         assert main(words) == 0

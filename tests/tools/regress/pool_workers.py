@@ -1,7 +1,5 @@
 """What the pool's tests have workers do: functions of a module, since workers import them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -13,7 +11,6 @@ from tools.regress.job import DriveName, Job, JobResult, ModelHolder
 
 
 def make_jobs(place: Path, *names: str) -> list[Job]:
-    """Return jobs of drives whose workers write into a place."""
     return [Job(name, DriveOptions(), place, "0" * 64, "1" * 64) for name in names]
 
 

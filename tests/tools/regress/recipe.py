@@ -6,8 +6,6 @@ stood in for. By hand, with packages from the registry and all times: ``python -
 tests.tools.regress.recipe``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -228,7 +226,6 @@ def holds(condition: str, context: Mapping[str, str]) -> bool:
 
 
 def git(repository: Path, *words: str) -> str:
-    """Run git in a repository; return what it says."""
     name = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
     done = subprocess.run(
         [GIT, "-C", str(repository), *name, *words], check=True, capture_output=True, text=True
@@ -261,7 +258,6 @@ def retrain(repository: Path, programs: Path, seed: int) -> None:
 
 
 def run_modeld(repository: Path, programs: Path, *words: str) -> None:
-    """Run a command in a repository."""
     subprocess.run(
         [str(programs / "modeld"), *words], cwd=repository, check=True, capture_output=True
     )
@@ -273,11 +269,6 @@ def run_page(page: str, place: Path, programs: Path) -> None:
     A command ends with 0, or with the code that ``$ echo $?`` below it shows. What is shown below
     it is printed: these lines, with any words in place of those that have digits; ``...`` is text
     that is left out.
-
-    Args:
-        page: Markdown.
-        place: directory in which the reader begins.
-        programs: directory of `modeld`.
     """
     blocks = "".join(re.findall(r"^```\n(\$ .*?)^```$", page, re.MULTILINE | re.DOTALL))
     shown = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
@@ -312,7 +303,6 @@ def skeleton(line: str) -> str:
 
 
 def commit(repository: Path, why: str) -> str:
-    """Commit all and push; return the commit."""
     git(repository, "add", "-A")
     git(repository, "commit", "-q", "-m", why)
     git(repository, "push", "-q", "-f", "origin", "HEAD:refs/heads/main")

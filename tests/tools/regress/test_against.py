@@ -1,7 +1,5 @@
 """``modeld regress --against``: another training is judged by the old one, in metres."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,12 @@ from tests.tools.regress.conftest import Regress, moved_lines
 from tests.tools.regress.fault import plant_delay
 from tests.tools.regress.planted import Planted
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.regress.errors import RegressionReferenceError
+from tools.errors import RegressionReferenceError
 from tools.regress.job import JobResult
-from tools.regress.judge.against import PlayedReference
 from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.references import PlayedReference
+from tools.regress.run import TimingOutcome
+from tools.regress.time.timing import TimingVerdict
 
 pytestmark = pytest.mark.opencl
 
@@ -55,6 +55,8 @@ def test_another_training_is_judged_by_gates_in_metres_without_references(
     said = modeld(0, *line, *within).out
     assert "another model, 1 gate held" in said
     assert "over all drives:" in said
+    assert "artifact, bytes" in said
+    assert "execution, median ms" not in said
     assert "holds  all.artifact_ratio < 1.01: 1" in said
     assert said.endswith("\n1 drive passed\n")
     beyond = ("--gate", "left_line_10m_max_m < 0.04", "--gate", "all.left_line_30m_bias_m < 0.01")
@@ -77,7 +79,21 @@ def test_another_training_is_judged_by_gates_in_metres_without_references(
     old, new = found["whole"]["costs"]
     assert old["artifact_bytes"] == regress.model.stat().st_size
     assert new["artifact_bytes"] == trained.stat().st_size
-    assert old["execution_ms"] > 0.0
+    # They have played the drives one after the other: such times are not compared.
+    assert old["execution_ms"] is None
+
+
+def test_times_of_both_models_are_those_of_the_timing_gate(
+    regress: Regress, modeld: Modeld, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = TimingVerdict(True, 0.5, "timing: +50.0%")
+    monkeypatch.setattr(
+        "tools.regress.run._judge_timings", lambda *_: [TimingOutcome("run", verdict)]
+    )
+    line = ["regress", "--against", regress.model, "--model", trained, "--drives", regress.video]
+    said = modeld(1, *line, "--gate", "all.execution_ratio < 1.2").out
+    assert "FAILS  all.execution_ratio < 1.2: 1.5" in said
+    assert "execution, median ms" not in said
 
 
 @pytest.mark.slow

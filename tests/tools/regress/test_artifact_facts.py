@@ -1,7 +1,5 @@
 """What manifests say for --bisect: weights by their values, kernels by their texts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,7 +73,6 @@ def test_one_changed_value_counts_as_one_in_another_order() -> None:
 
 
 def manifest(source: str, name: str) -> Any:
-    """Return a manifest of one kernel that is launched once."""
     kernel = SimpleNamespace(name=name, program=0, origin=("/a/Conv",))
     return SimpleNamespace(
         programs=(SimpleNamespace(source=source),),

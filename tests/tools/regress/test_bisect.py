@@ -1,7 +1,5 @@
 """``modeld regress --bisect``: which of weights, graph, code generation or driver changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

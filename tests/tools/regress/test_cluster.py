@@ -1,7 +1,5 @@
 """Regression on a Dask cluster of this machine: every drive once, whatever dies, the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,9 +17,9 @@ from tests.tools.conftest import MakeVideo
 from tools.drives.open_drive import DriveOptions
 from tools.errors import UsageError
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
-from tools.regress.environment import code_digest
 from tools.regress.job import Job, JobResult
 from tools.regress.pool import WorkDirectory, run_jobs
+from tools.regress.run_facts import code_digest
 
 SEGMENTS = 64
 FEW = 3

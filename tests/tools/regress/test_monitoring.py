@@ -1,7 +1,5 @@
 """``modeld regress --monitoring``: driverStateV2 is kept and compared like driving outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

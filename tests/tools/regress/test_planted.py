@@ -3,8 +3,6 @@
 In a hand-written program on a drive of nine frames, and in a compiled one on a rendered drive.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -18,10 +16,9 @@ import pytest
 
 from modeld.model.driving_model import DrivingModel, ModelInputs
 from modeld.model.model_session import ModelSession
-from modeld.outputs.confidence import ConfidenceFilter
 from modeld.outputs.fill_message import fill_outputs
-from modeld.vehicle.bus_reader import BusReader
-from modeld.vehicle.inputs import BusInputs, DesirePulse
+from modeld.outputs.verdict import ConfidenceFilter
+from modeld.vehicle.inputs import BusInputs, BusReader, DesirePulse
 from tests.support.selection import quick_cases
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, Modeld
@@ -133,7 +130,7 @@ TINY = {
         r"^(?!input: input (?!desire))",
     ),
     "a field zeroed": Row(
-        lambda patch: patch.setattr("modeld.outputs.model_message.fill_outputs", zero_a_field),
+        lambda patch: patch.setattr("modeld.outputs.fill_message.fill_outputs", zero_a_field),
         only=rf"^outputs: modelV2\.laneLineProbs: value in {FRAMES} frames from 0 on",
     ),
     "confidence of another frame": Row(

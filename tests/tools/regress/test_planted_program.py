@@ -1,7 +1,5 @@
 """Faults in the program: each is caught, and --explain names the kernel that has it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +7,9 @@ from typing import Any
 import pytest
 
 from modeld.outputs.fill_message import fill_camera_odometry
-from runtime.format.driving_interface import HistoryRule
+from runtime.format.interfaces import HistoryRule
 from scheduler.driving import program, warp
-from scheduler.driving.memory import push, rows_seen
+from scheduler.driving.program import push, rows_seen
 from scheduler.driving.warp import model_image
 from scheduler.tensor.tensor import Tensor
 from tests.tools.conftest import Modeld

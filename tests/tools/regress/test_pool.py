@@ -1,7 +1,5 @@
 """Drives in processes that die, hang and are interrupted: each exactly one result."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -32,7 +30,6 @@ processes = pytest.mark.alone
 
 @pytest.fixture
 def work(tmp_path: Path) -> WorkDirectory:
-    """A work directory for drives that are no files."""
     return WorkDirectory(tmp_path / "work", lambda _: "0" * 64)
 
 

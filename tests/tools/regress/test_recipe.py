@@ -1,7 +1,5 @@
 """The workflow of docs/ci.md, the commands of docs/new-training.md and docs/tutorial.md."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reference files, who may write them, and messages in them as steps of their tolerance."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import math
@@ -17,9 +15,8 @@ import pytest
 from cereal.schema import new_event, read_event
 from tests.tools.regress.conftest import full_disk
 from tools.compare.running import SHIFT_SHARE
-from tools.errors import ToolError
+from tools.errors import ReferenceFormatError, RegressionReferenceError, ToolError
 from tools.playback.outcome import FrameTable
-from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
 from tools.regress.judge.leaves import (
     PREDICTIONS,
@@ -39,9 +36,9 @@ from tools.regress.judge.reference import (
     make_reference,
     to_bytes,
 )
-from tools.regress.program_facts import ProgramFacts
+from tools.regress.judge.references import TimingReferences
+from tools.regress.run_facts import ProgramFacts
 from tools.regress.time.timing import Interval, TimingResult
-from tools.regress.time.timing_reference import TimingReferences
 
 RESULT = JobResult(
     key="k" * 64,

@@ -1,7 +1,5 @@
 """``modeld regress``: planted changes are caught, named and accepted, or judged in metres."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +35,15 @@ from tools.regress.judge.frame_changes import frame_changes
 from tools.regress.judge.leaves import Scale
 from tools.regress.judge.packing import FieldRule, rule_of
 from tools.regress.judge.reference import ReferenceStore
-from tools.regress.time.kernel_times import KernelChange, LaunchTime
-from tools.regress.time.timing import FrameTiming, Interval, Kernels, StoredTiming, TimingResult
+from tools.regress.time.timing import (
+    FrameTiming,
+    Interval,
+    KernelChange,
+    Kernels,
+    LaunchTime,
+    StoredTiming,
+    TimingResult,
+)
 from tools.regress.time.timing_frames import read_frames
 from tools.regress.time.timing_sides import Measurement
 from tools.regress.timing_process import timed_device

@@ -1,7 +1,5 @@
 """What `modeld regress` tells programs: JUnit, Markdown, error lines; shards, drives, commits."""
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from tools.behaviour.gates import GateVerdict
 from tools.commands.on_drives import regress_drives
 from tools.drives.open_drive import DriveOptions
 from tools.errors import CompareError
-from tools.regress.drive_list import Shard, parse_shard, single_drives
+from tools.regress.job import Shard, parse_shard, single_drives
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.judge.verdict import DriveVerdict, failed
@@ -43,7 +41,6 @@ ACCEPT = 'If intended, accept with `modeld regress ... --update --reason "..."`.
 
 
 def verdict(*drives: DriveVerdict, timing: TimingOutcome | None = None, **more: Any) -> RunVerdict:
-    """Return the verdict on a run."""
     return RunVerdict(drives, (timing,) if timing else (), **more)
 
 

@@ -1,7 +1,5 @@
 """The timing gate: its decision by hand-made figures, and real processes beside a busy one."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess
@@ -25,14 +23,16 @@ from tools.errors import ToolError
 from tools.regress.run import TimingOutcome
 from tools.regress.tell.summary import explain_timing
 from tools.regress.time import timing_sides
-from tools.regress.time.kernel_times import LaunchTime, compare_kernels, describe_kernels
 from tools.regress.time.timing import (
     LIMIT,
     FrameTiming,
     Interval,
     Kernels,
+    LaunchTime,
     StoredTiming,
     TimingResult,
+    compare_kernels,
+    describe_kernels,
     frame_intervals,
     interval,
     judge_timing,
@@ -423,7 +423,7 @@ def test_a_slower_runtime_of_another_checkout_is_seen(tmp_path: Path) -> None:
     model = _write_chain(tmp_path / "model.pkl", LAYERS)
     tree = tmp_path / "tree"
     tree.mkdir()
-    root = Path(timing_sides.__file__).parents[2]
+    root = Path(timing_sides.__file__).parents[3]
     for package in PACKAGES:
         if package == "runtime":
             shutil.copytree(root / package, tree / package)
@@ -431,7 +431,7 @@ def test_a_slower_runtime_of_another_checkout_is_seen(tmp_path: Path) -> None:
             (tree / package).symlink_to(root / package)
     same = measure_timing(Measurement(Side(model), Side(model, tree)))
     assert judge_timing(same, None).passed
-    program = tree / "runtime" / "program.py"
+    program = tree / "runtime" / "run" / "program.py"
     text = program.read_text()
     said = "        self._execute(bound, bound.steps, inputs, self._queue, None)\n        stats ="
     assert said in text

@@ -1,18 +1,15 @@
 """The target of a road that is straight and level, with one line or with a car in a lane."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from modeld.constants import LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH, X_IDXS
-from tools.training.heads import VISION_TARGETS, Singles, places_in_target, size_of
+from tools.simulator.training.heads import VISION_TARGETS, Singles, places_in_target, size_of
 
 LINE_M, HEIGHT_M = 1.8, 1.25
 PLACES = places_in_target(VISION_TARGETS)
 
 
 def singles(*values: float) -> Singles:
-    """Return numbers as an array of float32."""
     return np.array(values, np.float32)
 
 

@@ -1,7 +1,5 @@
 """Where lines, cars and the way are looked for in pictures, and what a mirror makes of a sample."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,18 @@ from tests.tools.training.straight_road import (
     straight,
     with_lead,
 )
-from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles, size_of
-from tools.training.networks import cells, sweep
-from tools.training.networks.cells import (
+from tools.simulator.training.heads import (
+    PLAN,
+    VISION_HEADS,
+    VISION_TARGETS,
+    Singles,
+    mirror_desires,
+    mirror_images,
+    mirror_target,
+    size_of,
+)
+from tools.simulator.training.networks import cells, sweep
+from tools.simulator.training.networks.cells import (
     CELL_PX,
     COLUMNS,
     ROWS,
@@ -26,8 +33,7 @@ from tools.training.networks.cells import (
     lead_readings,
     line_columns,
 )
-from tools.training.samples.mirror import mirror_desires, mirror_images, mirror_target
-from tools.world.view import MED_LENS, WIDE_LENS, Lens
+from tools.simulator.world.view import MED_LENS, WIDE_LENS, Lens
 
 
 @pytest.mark.parametrize(("view", "lens"), [(0, MED_LENS), (1, WIDE_LENS)])

@@ -1,7 +1,5 @@
 """What `modeld train` refuses, in one line, and how a training goes on as the one that began."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from tests.tools.conftest import Modeld
 from tools.errors import UsageError
-from tools.training.options import (
+from tools.simulator.training.options import (
     RECIPE,
     ROUND_SHARES,
     ROUNDS,

@@ -1,7 +1,5 @@
 """Samples are painted into a ring, drawn from it whole, and no more often than is said."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -15,10 +13,18 @@ import numpy as np
 import pytest
 
 from tools.errors import TrainingError
-from tools.lib.crew import IsStopped, Send
-from tools.training.samples.painting import PaintingPlan, fill, open_crew
-from tools.training.samples.replay import IMAGES_SHAPE, Replay, ReplayPlan, Sample, open_replay
-from tools.training.samples.turns import MOST_USES, TURN_STEPS, Turns
+from tools.lib.processes import IsStopped, Send
+from tools.simulator.training.machine import MOST_USES, TURN_STEPS, Turns
+from tools.simulator.training.samples.replay import (
+    IMAGES_SHAPE,
+    PaintingPlan,
+    Replay,
+    ReplayPlan,
+    Sample,
+    fill,
+    open_crew,
+    open_replay,
+)
 
 # Until something must have happened that takes no time by itself; as long as one that waits is
 # watched.
@@ -94,7 +100,6 @@ def toy(number: int) -> Iterator[Sample]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for what must come, and fail if it does not."""
     end = time.perf_counter() + SOON_S
     while not holds():
         assert time.perf_counter() < end
@@ -103,7 +108,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def painter(replay: Replay, first: int = 0) -> Iterator[list[Any]]:
-    """Paint in a thread; yields the numbers of the worlds that it has done."""
     stopped, sent = threading.Event(), list[Any]()
     plan = PaintingPlan(replay.plan, toy, first)
     thread = threading.Thread(target=fill, args=(plan, 0, stopped.is_set, sent.append))
@@ -155,7 +159,6 @@ def test_painter_waits_while_there_is_enough_goes_on_and_ends_while_it_waits() -
 
 @pytest.fixture(name="replay")
 def small_ring() -> Iterator[Replay]:
-    """A small ring, empty."""
     with open_replay(4, 1, 5) as ring:
         yield ring
 

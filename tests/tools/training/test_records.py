@@ -1,7 +1,5 @@
 """What a training keeps and tells: history, curves, card, drives, sizes, and that it diverges."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import nullcontext
@@ -15,19 +13,18 @@ import pytest
 
 from tests.tools.page import Page
 from tools.errors import TrainingError
-from tools.training.export.card import write_card
-from tools.training.export.export import (
+from tools.simulator.training.figures import Figures
+from tools.simulator.training.model_files import (
     MOST_BYTES,
     MOST_PARAMETERS,
     POLICY_FILE,
     VISION_FILE,
     Written,
+    write_card,
 )
-from tools.training.figures import Figures
-from tools.training.options import TrainingOptions
-from tools.training.records import Records, Watch
-from tools.training.samples.drive_files import DRIVES, read_drives, write_drive
-from tools.training.samples.drives import DriveRecord
+from tools.simulator.training.options import TrainingOptions
+from tools.simulator.training.records import Records, Watch
+from tools.simulator.training.samples.drives import DRIVES, DriveRecord, read_drives, write_drive
 
 MODELS = Path(__file__).parents[3] / "tools/models"
 

@@ -1,7 +1,5 @@
 """Painted moments and drives: worlds, cars, what is true of a moment, and how cars swerve."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,18 +10,32 @@ from numpy.testing import assert_allclose, assert_array_equal
 from modeld.constants import X_IDXS
 from tests.tools.training.straight_road import PLACES
 from tests.tools.world.roads import body_on
-from tools.training.heads import HIDDEN_WIDTH, ROW_S, VISION_TARGETS, Singles, size_of
-from tools.training.options import Seeds
-from tools.training.samples import situations
-from tools.training.samples.drives import Drive, Swerve, later_plan, random_lead
-from tools.training.samples.replay import IMAGES_SHAPE, Bytes, Sample
-from tools.training.samples.situations import CRAWLING_MPS, KINDS, WORLD_M, Situations, random_body
-from tools.training.samples.views import Eyes, training_world
-from tools.world.body import FRONT_M
-from tools.world.road import SHARPEST_LATERAL_MPS2, straights_and_arcs
-from tools.world.speed import speed_limits
-from tools.world.view import MED_LENS
-from tools.world.world import World, random_world
+from tools.simulator.training.heads import (
+    HIDDEN_WIDTH,
+    ROW_S,
+    VISION_TARGETS,
+    Bytes,
+    Singles,
+    size_of,
+)
+from tools.simulator.training.options import Seeds
+from tools.simulator.training.samples import situations
+from tools.simulator.training.samples.drives import Drive, Swerve, later_plan, random_lead
+from tools.simulator.training.samples.replay import IMAGES_SHAPE, Sample
+from tools.simulator.training.samples.situations import (
+    CRAWLING_MPS,
+    KINDS,
+    WORLD_M,
+    Eyes,
+    Situations,
+    random_body,
+    training_world,
+)
+from tools.simulator.world.car import FRONT_M
+from tools.simulator.world.road import SHARPEST_LATERAL_MPS2, straights_and_arcs
+from tools.simulator.world.speed import speed_limits
+from tools.simulator.world.view import MED_LENS
+from tools.simulator.world.world import World, random_world
 
 
 def moments(number: int, count: int) -> list[Sample]:
@@ -232,7 +244,7 @@ def test_swerve_is_a_lateral_acceleration_that_leads_aside() -> None:
 
 @pytest.mark.usefixtures("blind")
 def test_drives_swerve_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.training.samples.drives._PUSH_ROWS", (1000, 1001))
+    monkeypatch.setattr("tools.simulator.training.samples.drives._PUSH_ROWS", (1000, 1001))
     drive = Drive(0, Seeds(0, 1000), 0, is_student=False)
     drive._change_row = 1000
     offsets, nothing = [], np.zeros(HIDDEN_WIDTH, np.float32)

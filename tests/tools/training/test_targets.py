@@ -1,7 +1,5 @@
 """Targets and outputs: their order, their scaling, their rounding, and figures of their errors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,14 +7,24 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.tools.training.straight_road import PLACES
-from tools.example_models.interface import POLICY_OUTPUTS, VISION_OUTPUTS
-from tools.training import heads
-from tools.training.figures import judge
-from tools.training.heads import PLAN, POLICY_HEADS, VISION_HEADS, VISION_TARGETS, Singles, size_of
-from tools.training.networks.architecture import HEAD_GROUPS
-from tools.training.networks.rounding import in_eight_bits
-from tools.training.networks.scaling import LEAST_DEVIATION, Scaling, fold, measure, part_of
-from tools.training.samples.replay import Sample
+from tools.example_models.outputs import POLICY_OUTPUTS, VISION_OUTPUTS
+from tools.simulator.training import heads
+from tools.simulator.training.figures import judge
+from tools.simulator.training.heads import (
+    LEAST_DEVIATION,
+    PLAN,
+    POLICY_HEADS,
+    VISION_HEADS,
+    VISION_TARGETS,
+    Scaling,
+    Singles,
+    fold,
+    measure,
+    part_of,
+    size_of,
+)
+from tools.simulator.training.networks.architecture import HEAD_GROUPS, in_eight_bits
+from tools.simulator.training.samples.replay import Sample
 
 
 def test_heads_have_the_order_and_widths_of_the_interface() -> None:

@@ -1,7 +1,5 @@
 """The gates that compare two trainings: both ways, on figures that the commands print."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -15,8 +13,8 @@ from tests.support.selection import quick_cases
 from tests.tools.conftest import Modeld
 from tools.behaviour.drive_result import CHANGE, numbers_of
 from tools.behaviour.gates import Gate, parse_gates
-from tools.closed_loop.figures import figures_of
-from tools.training.figures import Figures
+from tools.simulator.closed_loop.result import figures_of
+from tools.simulator.training.figures import Figures
 
 ROOT = Path(__file__).parents[3]
 FILES = {

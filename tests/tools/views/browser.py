@@ -3,8 +3,6 @@
 Nothing is put into the pages: their elements are measured and their pictures taken from outside.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import io
@@ -98,7 +96,6 @@ class Browser:
         return seen
 
     def press(self, key: str, code: int, *, shift: bool = False) -> None:
-        """Press and release a key, by its ``KeyboardEvent.key`` and ``keyCode``."""
         about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
         about["modifiers"] = 8 if shift else 0
         if len(key) == 1:

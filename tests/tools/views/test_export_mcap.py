@@ -1,7 +1,5 @@
 """`modeld export --mcap`: read back by the format's own reader, checked against its schemas."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import io
@@ -21,7 +19,7 @@ from mcap.reader import make_reader
 from cereal.log_reader import read_log
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.cereal.shared import write_log
 from tests.tools.compare.made_logs import drive as made_drive
 from tests.tools.conftest import Modeld
@@ -34,8 +32,13 @@ from tools.messages.camera import project
 from tools.messages.message_values import message_to_plain
 from tools.views import foxglove
 from tools.views.answer import Answer, AnswerReader
-from tools.views.export_mcap import VIEW_SCHEMAS, McapOptions, export_mcap
-from tools.views.mcap_file import mcap_file, message_schema
+from tools.views.export_mcap import (
+    VIEW_SCHEMAS,
+    McapOptions,
+    export_mcap,
+    mcap_file,
+    message_schema,
+)
 
 START_NS = 7_000_000_000
 SCALARS: dict[str, Any] = {"boolean": bool, "string": str, "integer": int, "number": (int, float)}

@@ -1,7 +1,5 @@
 """The overlay video: what is drawn, where, and what comes out of the encoder."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from cereal.log_reader import read_log
 from cereal.schema import new_event
-from modeld.vehicle.calibration import Camera
+from modeld.vehicle.cameras import Camera
 from tests.cereal.shared import write_log
 from tests.tools.conftest import FRAMES, Modeld
 from tests.tools.films import write_film
@@ -26,13 +24,13 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import open_drive
 from tools.errors import DriveError
 from tools.messages.camera import project
-from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.outcome import frames_path, load_frames
 from tools.views import canvas
 from tools.views.answer import AnswerReader
 from tools.views.canvas import Canvas, text_size
 from tools.views.overlay import BLUE, GREEN, FrameFacts, draw_overlay, ribbon
-from tools.views.overlay_video import write_overlay_video
 from tools.views.pass_over import Written, pass_over
+from tools.views.recordings import write_overlay_video
 
 CAMERA = Camera(640, 384, 500.0)
 WHITE = (255, 255, 255)
@@ -206,7 +204,6 @@ def test_a_lead_is_framed_where_it_is() -> None:
 
 
 def decode(path: Path) -> list[tuple[float, Rgb]]:
-    """Return time and picture of each frame."""
     container: Any = av.open(str(path))
     with container:
         assert container.streams.video[0].codec_context.name == "h264"

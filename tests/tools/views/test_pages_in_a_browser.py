@@ -1,7 +1,5 @@
 """The pages that commands write, in a real browser: they open, are drawn, and ask for nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

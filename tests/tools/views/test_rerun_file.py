@@ -1,7 +1,5 @@
 """Recordings for rerun: read back by the package itself, where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections import Counter
@@ -16,7 +14,7 @@ from tests.tools.playback.synthetic_drive import SyntheticDrive
 from tests.tools.views.test_overlay_video import made_log
 from tools.errors import DriveError
 from tools.views.pass_over import Written
-from tools.views.rerun_file import write_rerun
+from tools.views.recordings import write_rerun
 
 needs_rerun = pytest.mark.skipif(
     importlib.util.find_spec("rerun") is None,

@@ -1,7 +1,5 @@
 """Roads whose geometry is known by heart, and drives of a car that does at once what it is told."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tools.world.body import Body
-from tools.world.car import Car, CarModel
-from tools.world.curves import Floats
-from tools.world.expert import Command
-from tools.world.road import GRID_M, Road, integrated
-from tools.world.scenery import PLAIN
-from tools.world.traffic import Vehicle
-from tools.world.world import Lanes, Marking, MarkingKind, World
+from tools.simulator.world.car import Body, Car, CarModel
+from tools.simulator.world.curves import Floats
+from tools.simulator.world.expert import Command
+from tools.simulator.world.road import GRID_M, Road, integrated
+from tools.simulator.world.scenery import PLAIN
+from tools.simulator.world.traffic import Vehicle
+from tools.simulator.world.world import Lanes, Marking, MarkingKind, World
 
 
 def uniform_road(
@@ -54,7 +51,6 @@ def world_of(road: Road, lanes: Lanes, speed_limit_mps: float = 20.0) -> World:
 
 
 def straight(lanes: int = 1, length_m: float = 800.0) -> World:
-    """Return a straight and level road."""
     return world_of(uniform_road(length_m=length_m), lanes_of(lanes))
 
 

@@ -1,21 +1,13 @@
-"""The simulated car: its place on the road, delays, limits and messages, by hand."""
-
-from __future__ import annotations
+"""The simulated car: its place on the road, delays and limits, by hand."""
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cereal.schema import new_event
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
-from tools.world import car_messages
-from tools.world.body import Body, body_at
-from tools.world.car import FAMILY_CAR, TICK_S, Car
-from tools.world.expert import LEFT, RIGHT
-from tools.world.world import random_world
+from tools.simulator.world.car import FAMILY_CAR, TICK_S, Body, Car, body_at
+from tools.simulator.world.world import random_world
 
 GRADE, BANK = 0.05, 0.04
 
@@ -114,70 +106,3 @@ def test_steps_of_any_length_are_whole_ticks() -> None:
     for _ in range(20):
         one.step(0.05, 0.01, 1.0)
     assert (one.x_m, one.y_m, one.heading_rad) == (other.x_m, other.y_m, other.heading_rad)
-
-
-# To the right, on a circle of 50 m; once round and 0.3 rad more.
-MOTION = car_messages.Motion(
-    speed_mps=10.0,
-    acceleration_mps2=0.5,
-    curvature_1pm=0.02,
-    rpy_rad=(0.01, -0.02, 2.0 * math.pi + 0.3),
-    steering_angle_deg=-46.4,
-    blinker=RIGHT,
-    nudge=RIGHT,
-)
-
-
-def builder(service: str) -> Any:
-    """Return the builder of a message."""
-    return getattr(new_event(service, mono_time_ns=1), service)
-
-
-def test_car_state_is_positive_to_the_left() -> None:
-    state = builder("carState")
-    car_messages.fill_car_state(state, MOTION, 12.0, is_engaged=True, set_speed_mps=20.0)
-    assert (state.leftBlinker, state.rightBlinker) == (False, True)
-    assert (state.steeringPressed, state.steeringTorque) == (True, -2.5)
-    assert state.steeringAngleDeg == pytest.approx(-46.4)
-    assert state.yawRate == pytest.approx(-0.2)
-    # What is said of the speed may be wrong.
-    assert state.vEgo == state.wheelSpeeds.fl == 12.0
-    other = replace(MOTION, blinker=LEFT, nudge=0, speed_mps=0.0)
-    car_messages.fill_car_state(state, other, 0.0, is_engaged=False, set_speed_mps=20.0)
-    assert (state.leftBlinker, state.rightBlinker) == (True, False)
-    assert (state.steeringPressed, state.steeringTorque) == (False, 0.0)
-    assert state.standstill
-
-
-def test_control_tells_what_is_wanted_and_what_is() -> None:
-    control = builder("carControl")
-    wanted = car_messages.Control(
-        is_engaged=True, acceleration_mps2=-1.0, curvature_1pm=0.03, steering_angle_deg=-70.0
-    )
-    car_messages.fill_car_control(control, MOTION, wanted)
-    assert control.latActive
-    assert control.longActive
-    assert control.actuators.accel == -1.0
-    assert control.actuators.curvature == pytest.approx(0.03)
-    assert control.currentCurvature == pytest.approx(0.02)
-    assert list(control.orientationNED) == pytest.approx([0.0, 0.0, 0.3])
-    assert list(control.angularVelocity) == pytest.approx([0.0, 0.0, 0.2])
-
-
-def test_pose_is_that_of_the_device() -> None:
-    pose = builder("livePose")
-    # Seen from the device, which is turned to the left, the car drives to the right.
-    car_messages.fill_live_pose(pose, MOTION, (0.0, 0.0, 0.1))
-    velocity, turn = pose.velocityDevice, pose.angularVelocityDevice
-    assert velocity.x == pytest.approx(10.0 * math.cos(0.1), rel=1e-6)
-    assert velocity.y == pytest.approx(10.0 * math.sin(0.1), rel=1e-6)
-    assert (turn.x, turn.y, turn.z) == pytest.approx((0.0, 0.0, 0.2), abs=1e-7)
-    assert pose.orientationNED.z == pytest.approx(0.3, abs=1e-6)
-
-
-def test_params_are_those_of_the_car_with_the_delays_that_are_said() -> None:
-    params = builder("carParams")
-    car_messages.fill_car_params(params, FAMILY_CAR, (0.1, 0.15))
-    assert params.steerRatio == 15.0
-    found = (params.wheelbase, params.steerActuatorDelay, params.longitudinalActuatorDelay)
-    assert found == pytest.approx((2.7, 0.1, 0.15))

@@ -1,7 +1,5 @@
 """The expert: plans of known roads by hand, how it drives, and how cars choose their speed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from modeld.constants import T_IDXS
-from modeld.outputs.actions import at
+from modeld.outputs.verdict import at
 from tests.support.selection import quick_cases
 from tests.tools.world.roads import (
     Driven,
@@ -22,12 +20,18 @@ from tests.tools.world.roads import (
     uniform_road,
     world_of,
 )
-from tools.world import speed
-from tools.world.body import FRONT_M, Body
-from tools.world.expert import LEFT, RIGHT, Command, Expert, command
-from tools.world.speed import CAREFUL, LATERAL_MPS2, QUICK, following_acceleration, plan_speeds
-from tools.world.traffic import ScriptedLead, Traffic
-from tools.world.world import World, random_world
+from tools.simulator.world import speed
+from tools.simulator.world.car import FRONT_M, Body
+from tools.simulator.world.expert import LEFT, RIGHT, Command, Expert, command
+from tools.simulator.world.speed import (
+    CAREFUL,
+    LATERAL_MPS2,
+    QUICK,
+    following_acceleration,
+    plan_speeds,
+)
+from tools.simulator.world.traffic import ScriptedLead, Traffic
+from tools.simulator.world.world import World, random_world
 
 DELAY_S = 0.1
 

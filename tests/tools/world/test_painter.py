@@ -1,7 +1,5 @@
 """Pictures of the simulated world against the truth beside them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -9,16 +7,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from modeld.vehicle.calibration import Camera
-from modeld.vehicle.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
+from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tests.tools.world.roads import body_on, changing_road, lanes_of, uniform_road, world_of
-from tools.world.curves import Floats
-from tools.world.painting.painter import Painter
-from tools.world.painting.sky import Picture
-from tools.world.scenery import PLAIN, random_scenery
-from tools.world.traffic import Vehicle
-from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount
-from tools.world.world import MarkingKind, World, random_world
+from tools.simulator.world.curves import Floats
+from tools.simulator.world.painting.backdrop import Picture
+from tools.simulator.world.painting.painter import Painter
+from tools.simulator.world.scenery import PLAIN, random_scenery
+from tools.simulator.world.traffic import Vehicle
+from tools.simulator.world.view import MED_LENS, WIDE_LENS, Lens, Mount
+from tools.simulator.world.world import MarkingKind, World, random_world
 
 HEIGHT_M = 1.22
 CAMERA = Lens.of(Camera(1344, 760, 1141.5))

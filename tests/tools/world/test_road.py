@@ -1,7 +1,5 @@
 """Roads: their curves, lanes and patterns against their definitions, and what random ones have."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,10 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from modeld.constants import X_IDXS
 from tests.tools.world.roads import lanes_of, uniform_road
-from tools.world import curves
-from tools.world.painting.along import Grain, Stretches, lengths_of, random_stretches
-from tools.world.road import GRID_M, SIGHT_M, Road, integrated, straights_and_arcs
-from tools.world.world import Lanes, Marking, MarkingKind, random_lanes, random_world
+from tools.simulator.world import curves
+from tools.simulator.world.painting.strips import Grain, Stretches, lengths_of, random_stretches
+from tools.simulator.world.road import GRID_M, SIGHT_M, Road, integrated, straights_and_arcs
+from tools.simulator.world.world import Lanes, Marking, MarkingKind, random_lanes, random_world
 
 each_seed = pytest.mark.parametrize("seed", range(12))
 

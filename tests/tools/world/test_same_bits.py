@@ -4,8 +4,6 @@ Their digests stand in tests/golden, since recorded drives and what a training s
 seed alone: a change that draws other worlds should say so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os
@@ -18,12 +16,12 @@ import numpy as np
 import pytest
 
 from tests.tools.world.roads import body_on
-from tools.world.expert import Expert
-from tools.world.painting.painter import Painter
-from tools.world.traffic import Traffic
-from tools.world.truth import truth_of
-from tools.world.view import MED_LENS, WIDE_LENS, Mount
-from tools.world.world import random_world
+from tools.simulator.world.expert import Expert
+from tools.simulator.world.painting.painter import Painter
+from tools.simulator.world.traffic import Traffic
+from tools.simulator.world.truth import truth_of
+from tools.simulator.world.view import MED_LENS, WIDE_LENS, Mount
+from tools.simulator.world.world import random_world
 
 
 def _digest(values: Iterable[object]) -> str:

@@ -1,7 +1,5 @@
 """What is true of a moment, by hand: lines, leads, desires; and the cars that drive around."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -20,12 +18,12 @@ from tests.tools.world.roads import (
     uniform_road,
     world_of,
 )
-from tools.world import traffic
-from tools.world.body import FRONT_M, Body
-from tools.world.expert import LEFT, RIGHT, Expert
-from tools.world.traffic import ScriptedLead, Traffic, Vehicle
-from tools.world.truth import CAMERA_HEIGHT_M, Truth, truth_of
-from tools.world.world import Lanes, Marking, MarkingKind, World, random_world
+from tools.simulator.world import traffic
+from tools.simulator.world.car import FRONT_M, Body
+from tools.simulator.world.expert import LEFT, RIGHT, Expert
+from tools.simulator.world.traffic import ScriptedLead, Traffic, Vehicle
+from tools.simulator.world.truth import CAMERA_HEIGHT_M, Truth, truth_of
+from tools.simulator.world.world import Lanes, Marking, MarkingKind, World, random_world
 
 
 def truth_on(world: World, body: Body, *vehicles: Vehicle, **options: float) -> Truth:

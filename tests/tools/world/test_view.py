@@ -1,26 +1,24 @@
 """Lenses and where the world is in their pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from modeld.vehicle.calibration import Camera
-from modeld.vehicle.view_geometry import (
+from modeld.vehicle.cameras import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    Camera,
     rot_from_euler,
     warp_matrix,
 )
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
 from tools.messages.camera import project
-from tools.world.curves import Floats
-from tools.world.painting.painter import Painter
-from tools.world.scenery import PLAIN
-from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount, View, rotation
+from tools.simulator.world.curves import Floats
+from tools.simulator.world.painting.painter import Painter
+from tools.simulator.world.scenery import PLAIN
+from tools.simulator.world.view import MED_LENS, WIDE_LENS, Lens, Mount, View, rotation
 
 RPY = (0.03, 0.05, -0.02)
 CAMERA = Camera(1344, 760, 1141.5)

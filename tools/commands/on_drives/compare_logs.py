@@ -40,13 +40,12 @@ from tools.behaviour.drive_result import compare_results
 from tools.behaviour.gates import add_gate_arguments, gates_of
 from tools.behaviour.truth import read_truth
 from tools.compare.compare import CompareOptions, compare_logs
-from tools.compare.describe import describe_json, describe_text
+from tools.compare.findings import describe_json, describe_text
 from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import CompareError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import whole
-from tools.lib.option_rules import refuse
+from tools.lib.options import refuse, whole
 from tools.regress.tell.candidates import Candidates, Results, candidates_of, results_of
 from tools.regress.tell.sets import SetComparison, compare_directories
 from tools.regress.tell.whole import all_figure_names

@@ -33,29 +33,36 @@ from typing import Any
 
 import numpy as np
 
-from cereal.address import BusAddress
 from cereal.log_reader import read_log
-from runtime.quantities import count_text
-from tools.closed_loop.cameras import device_cameras, formats
-from tools.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
-from tools.closed_loop.film import Footage, write_footage
-from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
-from tools.closed_loop.scenes import (
+from cereal.stacks import BusAddress
+from runtime.texts import count_text
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
+from tools.lib.options import real, whole
+from tools.lib.terminal import progress_bar
+from tools.messages.drive_log import OUTPUT_SERVICES, summarize
+from tools.playback.model import check_frame, read_driving_artifact
+from tools.simulator.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
+from tools.simulator.closed_loop.device import device_cameras, formats
+from tools.simulator.closed_loop.film import (
+    Footage,
     Scene,
     clip_frames,
     line_errors_m,
     scene_of,
     true_curves,
+    write_footage,
 )
-from tools.closed_loop.simulation import FRAME_S, Simulation
-from tools.closed_loop.trained_model import trained_model
-from tools.closed_loop.trial import RUN_UP_S, STANDARD, make_trial
-from tools.errors import ToolError, UsageError
-from tools.lib.json_output import print_json
-from tools.lib.number_options import real, whole
-from tools.lib.progress_bar import progress_bar
-from tools.messages.drive_log import OUTPUT_SERVICES, summarize
-from tools.playback.model import check_frame, read_driving_artifact
+from tools.simulator.closed_loop.live import (
+    FULL_RATE_HZ,
+    START_TIMEOUT_S,
+    LiveLoop,
+    LiveOptions,
+    live_loop,
+)
+from tools.simulator.closed_loop.simulation import FRAME_S, Simulation
+from tools.simulator.closed_loop.trained_model import trained_model
+from tools.simulator.closed_loop.trial import RUN_UP_S, STANDARD, make_trial
 
 # A drive of half an hour; its road has to lie in memory.
 MOST_FRAMES = 36_000

@@ -35,33 +35,39 @@ from pathlib import Path
 from typing import Any
 
 from cereal.log_writer import LogWriter
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import gate_lines
 from tools.behaviour.gates import Gate, add_gates, parse_gates
-from tools.closed_loop.apart import drive_apart
-from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
-from tools.closed_loop.daemon_driver import ignore
-from tools.closed_loop.faults import FAULTS, Fault
-from tools.closed_loop.judged import gate_names, judge_outcome
-from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
-from tools.closed_loop.progress import telling
-from tools.closed_loop.report import write_drive_report
-from tools.closed_loop.result import Drive, Outcome, row_of, table_header, table_of
-from tools.closed_loop.run import (
-    DaemonDrivers,
-    OnDrive,
-    Selection,
-    drive_all,
-    expert_drives,
-    scenarios_named,
-)
-from tools.closed_loop.trial import SCENARIOS
 from tools.lib.json_output import print_json
-from tools.lib.number_options import above, real, seed, whole
-from tools.lib.option_rules import refuse
-from tools.lib.table import format_table
+from tools.lib.options import above, real, refuse, seed, whole
+from tools.lib.terminal import format_table
 from tools.playback.model import check_frame, load_model, read_driving_artifact
 from tools.report.history import add_history, note_run
+from tools.simulator.closed_loop.daemon_driver import ignore
+from tools.simulator.closed_loop.device import cropped_cameras, device_cameras, formats
+from tools.simulator.closed_loop.faults import FAULTS, Fault
+from tools.simulator.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
+from tools.simulator.closed_loop.report import write_drive_report
+from tools.simulator.closed_loop.result import (
+    Drive,
+    OnDrive,
+    Outcome,
+    row_of,
+    table_header,
+    table_of,
+    telling,
+)
+from tools.simulator.closed_loop.run import (
+    DaemonDrivers,
+    Selection,
+    drive_all,
+    drive_apart,
+    expert_drives,
+    gate_names,
+    judge_outcome,
+    scenarios_named,
+)
+from tools.simulator.closed_loop.trial import SCENARIOS
 
 # The longest road that is kept in memory for a drive.
 MOST_KM = 100.0
@@ -245,6 +251,12 @@ def _record(log: Path | None) -> Iterator[Callable[[bytes], None]]:
 
 def _print(args: argparse.Namespace, outcome: Outcome) -> None:
     print(table_of(outcome))
+    facts = outcome.facts
+    if args.live:
+        print(
+            f"frames answered: {facts['answered_share']:.2%}, late: {facts['late_share']:.2%}, "
+            f"median {facts['latency_ms_p50']:g} ms"
+        )
     for drive in outcome.drives:
         if not drive.is_clean:
             trial = drive.track.trial

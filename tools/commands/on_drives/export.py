@@ -31,12 +31,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.quantities import count_text
-from tools.describe.dump_log import selections
+from runtime.texts import count_text
+from tools.describe.log import selections
 from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_HZ, above
+from tools.lib.options import MOST_HZ, above
 
 OUTPUTS = ("mcap", "video", "rerun")
 
@@ -117,8 +117,8 @@ def _mcap(args: argparse.Namespace, on_event: Callable[[], None]) -> dict[str, A
 
 
 def _video(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, Any]:
-    from tools.views.overlay_video import write_overlay_video
     from tools.views.pass_over import Written
+    from tools.views.recordings import write_overlay_video
 
     drive = open_drive(args.drive, drive_options(args))
     written = Written(args.video, on_frame=on_frame)
@@ -131,7 +131,7 @@ def _video(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, 
 
 def _rerun(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, Any]:
     from tools.views.pass_over import Written
-    from tools.views.rerun_file import write_rerun
+    from tools.views.recordings import write_rerun
 
     drive = open_drive(args.drive, drive_options(args))
     written = Written(args.rerun, on_frame=on_frame)

@@ -30,8 +30,8 @@ from tools.drives.open_drive import DriveOptions
 from tools.drives.video_drive import MODEL_HZ, VideoDrive, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_HZ, above
-from tools.lib.table import format_table
+from tools.lib.options import MOST_HZ, above
+from tools.lib.terminal import format_table
 from tools.messages.drive_log import summarize
 from tools.playback.model import load_model
 from tools.playback.progress import progress

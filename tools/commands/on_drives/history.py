@@ -25,10 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from tools.lib.json_output import print_json
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.history import read_history
-from tools.report.history_judge import Series, judge_runs
-from tools.report.history_page import change_texts, range_text, value_of, verdict_of, write_history
+from tools.report.history_report import (
+    Series,
+    change_texts,
+    judge_runs,
+    range_text,
+    value_of,
+    verdict_of,
+    write_history,
+)
 
 HEADER = ("", "figure", "last", "allowed", "runs", "commit", "of")
 # Of what is only within its past; --json and --html have all.

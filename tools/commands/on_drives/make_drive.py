@@ -1,11 +1,11 @@
 """Render a drive with known ground truth, in openpilot's segment format.
 
-A car keeps and changes its lanes on a winding three-lane road, behind another car, filmed by a
-device's road and wide camera, with the messages of the car. Each minute becomes a directory
-DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz, the ground truth
-of each picture. Equal options give equal bytes. A segment appears complete or not at all. With
---small the drive is written as devices upload it: qlog.zst and the small pictures of the road
-camera, qcamera.ts.
+A car keeps and changes its lanes on a winding three-lane road over hills, behind another car. A
+device's road and wide camera film it, and the log has the messages of the car. Each minute becomes
+a directory DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz, the
+ground truth of each picture. Equal options give equal bytes. A segment appears complete or not at
+all. With --small the drive is written as devices upload it: qlog.zst and the small pictures of the
+road camera, qcamera.ts.
 
 Example:
   modeld make-drive drives --minutes 10 --seed 3
@@ -18,14 +18,14 @@ import math
 import os
 from pathlib import Path
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import above, seed, whole
-from tools.lib.progress_bar import progress_bar
-from tools.render.recorded_motion import recorded_motion, recording_digest
-from tools.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
-from tools.render.write_drive import write_drive
+from tools.lib.options import above, seed, whole
+from tools.lib.terminal import progress_bar
+from tools.simulator.render.script import recorded_script, recording_digest
+from tools.simulator.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
+from tools.simulator.render.write_drive import write_drive
 
 RATE_HZ = 20
 # Ten hours; a longer drive is several.
@@ -139,7 +139,7 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
     if args.telemetry is not None:
         # Read here once for its errors and its length; workers read it again.
         asked = args.minutes is not None or args.seconds is not None
-        _, frames = recorded_motion(args.telemetry, args.seed, frames if asked else None)
+        _, frames = recorded_script(args.telemetry, args.seed, frames if asked else None)
         telemetry_digest = recording_digest(args.telemetry)
     streams = ["road"]
     if args.missing != "wide":

@@ -35,15 +35,19 @@ from modeld.startup import StopSignals
 from tools.drives.open_drive import add_drive_arguments, drive_options, open_drive
 from tools.errors import DriveError, UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import whole
+from tools.lib.options import whole
+from tools.playback.player.command_line import (
+    add_play_arguments,
+    late_text,
+    play_options,
+    play_report,
+)
 from tools.playback.player.daemon import daemon_commands, with_car
 from tools.playback.player.keys import Keys
-from tools.playback.player.options import add_play_arguments, play_options
 from tools.playback.player.outlet import OPENED_FIRST, BusOutlet
 from tools.playback.player.player import Played, Player
-from tools.playback.player.report import late_text, play_report
 from tools.playback.threads import punctual, read_yielding
-from tools.service.bus_options import add_bus_arguments, open_bus, stack_of
+from tools.service.options import add_bus_arguments, open_bus, stack_of
 
 SEEK_S: Final = 10.0
 # ZeroMQ's subscribers look for a publisher at least every half second (cereal.transport.zmq), and

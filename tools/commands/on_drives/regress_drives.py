@@ -39,7 +39,7 @@ from modeld.errors import ModeldError
 from runtime.errors import RuntimeFault
 from runtime.format.artifact import Artifact
 from runtime.opencl.device import choose_device
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.errors import SchedulerError
 from tools.behaviour.describe import behaviour_lines
 from tools.behaviour.difference import largest_of
@@ -55,17 +55,20 @@ from tools.lib.json_output import print_json
 from tools.playback.model import MONITORING, read_artifact_of, read_driving_artifact
 from tools.regress.arguments import add_arguments, check_arguments
 from tools.regress.cluster import run_jobs_on_cluster
-from tools.regress.drive_list import parse_shard
-from tools.regress.environment import model_hash
 from tools.regress.explain.bisect import bisect
 from tools.regress.explain.explain import Beliefs, Explanation, explain
-from tools.regress.job import Job, JobResult
-from tools.regress.judge.against import against_directory, read_against
-from tools.regress.judge.prune import remove, unused_references
+from tools.regress.job import Job, JobResult, parse_shard
 from tools.regress.judge.reference import ReferenceStore
+from tools.regress.judge.references import (
+    against_directory,
+    read_against,
+    remove,
+    unused_references,
+)
 from tools.regress.judge.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
+from tools.regress.run_facts import model_hash
 from tools.regress.tell.page import write_report
 from tools.regress.tell.pictures import write_pictures
 from tools.regress.tell.summary import conclusion, error_lines, explain_timing, junit, markdown

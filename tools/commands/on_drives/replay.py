@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from cereal.frames import STREAMS
-from runtime.files.whole_file import whole_file
-from runtime.quantities import count_text
+from runtime.files.user_file import whole_file
+from runtime.texts import count_text
 from tools.command_files import check_files
 from tools.drives.drive import Drive, DriveInfo
 from tools.drives.open_drive import (
@@ -50,8 +50,8 @@ from tools.drives.open_drive import (
 )
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
-from tools.lib.number_options import whole
-from tools.lib.table import format_table
+from tools.lib.options import whole
+from tools.lib.terminal import format_table
 from tools.playback.batch import Batch, DriveFailure, Plan, plan_drives
 from tools.playback.lock import output_lock
 from tools.playback.model import LoadedModel, check_paths, loaded_models
@@ -201,11 +201,11 @@ def _write_views(args: argparse.Namespace, drive: Drive) -> None:
     """Go over the drive again, with the log that was made of it."""
     writers = []
     if args.video:
-        from tools.views.overlay_video import write_overlay_video
+        from tools.views.recordings import write_overlay_video
 
         writers.append((args.video, write_overlay_video))
     if args.rerun:
-        from tools.views.rerun_file import write_rerun
+        from tools.views.recordings import write_rerun
 
         writers.append((args.rerun, write_rerun))
     shows = bool(writers) and not (args.no_progress or args.quiet)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
-from tools.training.options import (
+from tools.lib.options import MOST_COUNT, MOST_S, MOST_SEED, real, whole
+from tools.simulator.training.options import (
     DEFAULT_SLOTS,
     RECIPE,
     TrainingOptions,
@@ -128,9 +128,8 @@ def run(args: argparse.Namespace) -> int:
         return _eight_bits(args)
     options = _options_of(args, goes_on=args.resume)
     # torch takes seconds to load; what is wrong with the options is said before.
-    from tools.training.export.card import write_card
-    from tools.training.export.export import write_models
-    from tools.training.training import Training
+    from tools.simulator.training.model_files import write_card, write_models
+    from tools.simulator.training.training import Training
 
     outcome = Training(options, resume=args.resume, show=args.verbosity >= 0).run()
     directories = [options.directory / "model", *([args.export] if args.export else [])]
@@ -161,7 +160,7 @@ def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
         return _checked(
             args, recipe_of(_DEFAULTS) | {k: v for k, v in given.items() if v is not None}
         )
-    from tools.training import checkpoint
+    from tools.simulator.training import checkpoint
 
     saved = checkpoint.load(args.directory)["options"]
     return _checked(args, resumed(given, saved, args.directory))
@@ -193,10 +192,9 @@ def _eight_bits(args: argparse.Namespace) -> int:
             "training each time"
         )
     options = _options_of(args, goes_on=True)
-    from tools.training.distillation import FOLDER, distil
-    from tools.training.export.card import write_card
-    from tools.training.export.export import write_models
-    from tools.training.export.onnx_weights import EightBitGraph
+    from tools.simulator.training.distillation import FOLDER, distil
+    from tools.simulator.training.model_files import write_card, write_models
+    from tools.simulator.training.onnx_graphs import EightBitGraph
 
     found = distil(options, minutes, show=args.verbosity >= 0)
     last = list(found.apart)[-1]

@@ -37,8 +37,8 @@ from modeld.startup import StopRequested, StopSignals
 from tools.drives.open_drive import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.number_options import above, whole
-from tools.service.bus_options import add_bus_arguments
+from tools.lib.options import above, whole
+from tools.service.options import add_bus_arguments
 
 if TYPE_CHECKING:
     import socket
@@ -103,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, "with") is not None and args.log is None:
         raise UsageError("--with: expected a log beside it, found none; name the first log, too")
     # Here, because they need the extra `view`: usage errors come first.
-    from tools.live.layout import load_layout
     from tools.live.serve import ServeOptions, live_session, log_session, serve
     from tools.live.server import Address, open_socket, url_of
+    from tools.live.viewers import load_layout
 
     address = Address(args.host, args.port, args.expose)
     with ExitStack() as stack:

@@ -15,11 +15,11 @@ from typing import Final
 from cereal.schema import new_event
 from modeld.errors import CameraConfigError
 from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
-from modeld.vehicle.calibration import DeviceCameras, find_readouts
+from modeld.vehicle.cameras import DeviceCameras, find_readouts
 from modeld.vehicle.inputs import DEMO_CAR
 from tools.drives.drive import DriveInfo
 from tools.messages.drive_messages import START_NS
-from tools.service.bus_options import addresses_of
+from tools.service.options import addresses_of
 
 MODEL: Final = "driving.pkl"
 MONITORING: Final = "dmonitoring.pkl"

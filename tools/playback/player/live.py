@@ -24,20 +24,25 @@ from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
 from modeld.health.reporter import HEALTH_SERVICES
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import Drive, DriveInfo, FirstPart
 from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError
 from tools.messages.drive_log import MONITORING_SERVICE
-from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.model import check_paths, read_driving_artifact
-from tools.playback.outcome import Outcome
+from tools.playback.outcome import Outcome, frames_path, save_frames
+from tools.playback.player.command_line import late_text, play_report, spread
 from tools.playback.player.daemon import camera_options
-from tools.playback.player.live_jitter import Jitter, judge
-from tools.playback.player.live_listener import MODEL_SERVICE, Answer, Listener, LiveLog
+from tools.playback.player.live_answers import (
+    MODEL_SERVICE,
+    Answer,
+    Jitter,
+    Listener,
+    LiveLog,
+    judge,
+)
 from tools.playback.player.outlet import OPENED_FIRST, BusOutlet
 from tools.playback.player.player import Played, Player, PlayOptions
-from tools.playback.player.report import late_text, play_report, spread
 from tools.playback.threads import punctual, read_yielding
 
 # Loading, and building kernels where the artifact has no binaries.

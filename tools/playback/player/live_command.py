@@ -9,9 +9,10 @@ from typing import Any, Final
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.lib.option_rules import refuse
+from tools.lib.options import refuse
 from tools.playback.lock import output_lock
 from tools.playback.model import DRIVING, MONITORING
+from tools.playback.player.command_line import add_play_arguments, play_options
 from tools.playback.player.live import (
     LiveJob,
     answer_problems,
@@ -19,7 +20,6 @@ from tools.playback.player.live import (
     live_report,
     replay_live,
 )
-from tools.playback.player.options import add_play_arguments, play_options
 from tools.playback.result import DriveResult, read_result
 
 _ONLY_LIVE: Final = "speed|start|allow|block"

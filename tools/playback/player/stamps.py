@@ -16,7 +16,7 @@ from cereal.errors import MessageError
 from cereal.frames import Frame
 from cereal.schema import DAMAGED, read_event
 from tools.drives.drive import DriveInfo, Message, Moment
-from tools.drives.event_bytes import write_field, write_stamp
+from tools.messages.event_bytes import write_field, write_stamp
 
 _IDS: Final = ("frameId", "frameIdExtra")
 _TIMES: Final = ("timestampSof", "timestampEof")

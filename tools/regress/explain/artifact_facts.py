@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from runtime.format.artifact import Artifact
 from runtime.format.manifest import BufferSpec, Manifest
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.regress.explain.launch_values import Difference, compare_arrays
-from tools.regress.program_facts import definitions, kernel_texts
-from tools.regress.time.kernel_times import Groups
+from tools.regress.run_facts import definitions, kernel_texts
+from tools.regress.time.timing import Groups
 
 Array = NDArray[Any]
 Cause = Literal["weights", "graph", "code generation", "driver"]

@@ -21,7 +21,7 @@ from modeld.service.config import Config
 from runtime import load_program
 from runtime.format.artifact import Artifact
 from runtime.opencl.device import Device, choose_device
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from runtime.format.manifest import BufferSpec
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.playback.model import LoadedModel, load_model
-from tools.regress.explain.interpreted import interpret
 from tools.regress.explain.launch_values import (
     INTERPRETER_ROUNDING,
     ROUNDING,
@@ -29,11 +28,12 @@ from tools.regress.explain.launch_values import (
     align,
     compare_arrays,
     difference,
+    interpret,
 )
 from tools.regress.explain.lockstep import Case, play_until
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.verdict import DriveVerdict
-from tools.regress.program_facts import kernel_texts
+from tools.regress.run_facts import kernel_texts
 
 Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 

@@ -20,7 +20,7 @@ from tools.drives.open_drive import DriveOptions, open_drive
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, check_fits
 from tools.regress.explain.launch_values import Difference, compare_arrays
-from tools.regress.stepping import Stepper
+from tools.timing.run_parts import Stepper
 
 Array = NDArray[Any]
 

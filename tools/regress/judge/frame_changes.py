@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.playback.outcome import INPUT_NAMES, MONITORING_INPUT_NAMES, OUTPUTS, FrameTable
 
 ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits", "gate"]

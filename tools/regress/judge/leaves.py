@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.schema import log
+from tools.errors import ReferenceFormatError
 from tools.lib.json_output import json_text
-from tools.regress.errors import ReferenceFormatError
 
 # Kinds of leaves, as skeletons name them.
 FLOAT, INTEGER, BOOL, TEXT, DATA = "f", "i", "b", "s", "d"

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from cereal.schema import read_event
 from tools.compare.tolerances import Tolerances, read_tolerances
+from tools.errors import ReferenceFormatError
 from tools.lib.json_output import json_text
 from tools.playback.outcome import FrameTable
-from tools.regress.errors import ReferenceFormatError
 from tools.regress.judge.leaves import (
     BOOL,
     DATA,

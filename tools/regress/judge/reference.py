@@ -18,13 +18,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from runtime.files.given_file import read_given
-from runtime.files.whole_file import whole_file
-from tools.errors import ToolError
+from runtime.files.user_file import read_given, whole_file
+from tools.errors import ReferenceFormatError, RegressionReferenceError, ToolError
 from tools.lib.json_output import json_text
-from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches
-from tools.regress.program_facts import ProgramFacts
+from tools.regress.run_facts import ProgramFacts
 
 FORMAT: Final = 1
 MAGIC: Final = b"modeld-regression-reference\n"

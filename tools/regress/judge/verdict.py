@@ -12,16 +12,14 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.difference import BehaviourVerdict, Sides, judge_behaviour
 from tools.behaviour.gates import Gates
 from tools.behaviour.quantities import Behaviour, behaviour_of, true_behaviour
 from tools.behaviour.truth import Truth
-from tools.compare.describe import short_number
-from tools.compare.findings import Comparison, Finding
+from tools.compare.findings import Comparison, Finding, short_number
 from tools.errors import CompareError, ToolError
 from tools.playback.outcome import FrameTable
-from tools.regress.environment import STRICT
 from tools.regress.job import JobResult, Launches
 from tools.regress.judge.frame_changes import (
     Change,
@@ -32,7 +30,7 @@ from tools.regress.judge.frame_changes import (
 )
 from tools.regress.judge.packing import Packed, unpack
 from tools.regress.judge.reference import Reference, ReferenceKey, key_of
-from tools.regress.program_facts import ProgramFacts
+from tools.regress.run_facts import STRICT, ProgramFacts
 
 Status = Literal["passed", "changed", "failed"]
 # What a program of another precision, target or compiler has by right; gates may stand in for it.

@@ -13,15 +13,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from runtime.quantities import count_text
-from tools.behaviour.describe import number
+from runtime.texts import count_text
+from tools.behaviour.describe import AFTER, PATH, SUMMARY, length_text, number, value_text
 from tools.behaviour.difference import Row, Sides, Spread
 from tools.behaviour.drive_result import TELLING, chosen_figures, read_result
 from tools.behaviour.gates import Gates
-from tools.behaviour.headline import AFTER, PATH, SUMMARY, length_text, value_text
 from tools.behaviour.quantities import true_behaviour
 from tools.errors import CompareError
-from tools.lib.table import format_table, printable
+from tools.lib.terminal import format_table, printable
 from tools.regress.tell.sets import behaviour_of_log, read_replayed, truth_of_drive
 from tools.regress.tell.whole import ALL, WholeVerdict, gate_word, judge_whole, number_of
 from tools.report.report_page import folded, table_part, whole_page

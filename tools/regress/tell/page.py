@@ -13,22 +13,35 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.quantities import count_text, size_text
-from tools.behaviour.describe import TITLE, behaviour_part
-from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
+from runtime.texts import count_text, size_text
+from tools.behaviour.describe import (
+    TITLE,
+    behaviour_part,
+    gates_sentence,
+    length_text,
+    path_sentence,
+    worst_path,
+)
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
-from tools.regress.environment import differing
 from tools.regress.judge.frame_changes import Change
 from tools.regress.judge.packing import unpack
 from tools.regress.judge.reference import Histogram, histogram
 from tools.regress.judge.verdict import DriveVerdict
 from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.run_facts import differing
 from tools.regress.tell.pictures import draw, plans_of, take_shots, worst_frames
 from tools.regress.tell.summary import conclusion
 from tools.regress.tell.whole import whole_section
-from tools.report.report_page import folded, tiles_section, whole_page, write_page
-from tools.report.svg import Chart, Margins, padded_range
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    folded,
+    padded_range,
+    tiles_section,
+    whole_page,
+    write_page,
+)
 
 # More only make the page longer: the JSON has everything.
 MAX_CHANGES = 40
@@ -255,7 +268,8 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
 def _timing(verdict: RunVerdict) -> str:
     rows = "".join(_timing_row(timing) for timing in verdict.timings)
     gate = f"<table>{rows}</table>" if rows else "<p>The speed was not judged.</p>"
-    judged = [drive for drive in verdict.drives if drive.reference and drive.result]
+    # Of another model nothing is drawn: it has played the drives before or after this one.
+    judged = [one for one in verdict.drives if one.reference and one.result and not verdict.against]
     charts = "".join(
         _histograms(drive.name, drive.reference.execution, drive.result.measured.execution_s)
         for drive in judged[:MAX_PICTURED_DRIVES]

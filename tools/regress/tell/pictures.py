@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from cereal.frames import Frame
 from cereal.schema import read_event
 from modeld.errors import ModeldError
-from modeld.vehicle.calibration import Camera, find_cameras
-from runtime.files.whole_file import whole_file
-from tools.behaviour.headline import worst_frame
+from modeld.vehicle.cameras import Camera, find_cameras
+from runtime.files.user_file import whole_file
+from tools.behaviour.describe import worst_frame
 from tools.drives.drive import Drive
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.errors import ToolError, UsageError
@@ -27,7 +27,7 @@ from tools.messages.drive_messages import Mounting
 from tools.regress.judge.packing import Packed, unpack
 from tools.regress.judge.verdict import DriveVerdict
 from tools.report.picture import encode_jpeg
-from tools.report.svg import path_data
+from tools.report.report_page import path_data
 from tools.views.canvas import Canvas
 from tools.views.overlay import ribbon
 

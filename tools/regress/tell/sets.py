@@ -12,21 +12,25 @@ from typing import Any, Final
 
 from cereal.errors import CerealError
 from cereal.log_reader import read_log_bytes
-from runtime.quantities import count_text
+from runtime.texts import count_text
 from tools.behaviour.describe import TITLE as BEHAVIOUR
-from tools.behaviour.describe import behaviour_lines, behaviour_part
+from tools.behaviour.describe import (
+    behaviour_lines,
+    behaviour_part,
+    gates_sentence,
+    length_text,
+    path_sentence,
+    worst_path,
+)
 from tools.behaviour.difference import Spread
-from tools.behaviour.headline import gates_sentence, length_text, path_sentence, worst_path
 from tools.behaviour.quantities import Behaviour, BehaviourReader
 from tools.behaviour.truth import Truth, read_truth
 from tools.compare.compare import CompareOptions, compare_logs
-from tools.compare.describe import describe_json, verdict
-from tools.compare.findings import Comparison
-from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
+from tools.compare.findings import Comparison, describe_json, verdict
+from tools.compare.page import COMPARE_STYLE, findings_part, verdict_part
 from tools.errors import CompareError, ToolError
-from tools.playback.batch import file_name
-from tools.playback.frame_table import frames_path, load_frames
-from tools.playback.provenance import provenance_path
+from tools.playback.batch import file_name, provenance_path
+from tools.playback.outcome import frames_path, load_frames
 from tools.regress.tell.whole import (
     Costs,
     WholeVerdict,

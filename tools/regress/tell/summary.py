@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from xml.etree import ElementTree as Xml
 
-from runtime.quantities import count_text
-from tools.lib.table import printable
+from runtime.texts import count_text
+from tools.lib.terminal import printable
 from tools.regress.explain.explain import Explanation
 from tools.regress.judge.verdict import SHOWN_CHANGES, DriveVerdict
 from tools.regress.run import RunVerdict, TimingOutcome

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runtime.quantities import count_text
-from tools.behaviour.describe import number
+from runtime.texts import count_text
+from tools.behaviour.describe import SUMMARY_HEADER, number, summary_rows
 from tools.behaviour.difference import (
     Row,
     Sides,
@@ -24,8 +24,7 @@ from tools.behaviour.difference import (
     worst_of_pool,
 )
 from tools.behaviour.gates import Gates, GateVerdict, judge
-from tools.behaviour.headline import SUMMARY_HEADER, summary_rows
-from tools.lib.table import format_table
+from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
 ALL: Final = "all."
@@ -68,6 +67,8 @@ class WholeVerdict:
     rows: tuple[Row, ...] = ()  # one for each quantity
     # Of the reference and of what is judged.
     costs: tuple[Costs, Costs] = field(default_factory=lambda: (Costs(), Costs()))
+    # Time of a run, new over old, both measured by turns; None: of wall times in `costs`.
+    time_ratio: float | None = None
     gates: tuple[GateVerdict, ...] = ()  # what became of each gate on these figures
 
     @property
@@ -93,7 +94,7 @@ class WholeVerdict:
 
     def to_history(self) -> dict[str, float | None]:
         """Return what a history keeps: the largest differences, and all costs."""
-        return {**largest_of(self.rows), **_cost_figures(*self.costs)}
+        return {**largest_of(self.rows), **_cost_figures(*self.costs, self.time_ratio)}
 
     def table(self, sides: tuple[str, str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return header and rows of the quantities that differ, and of those of the truth.
@@ -142,13 +143,13 @@ class WholeVerdict:
         return header, cells
 
     def cost_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return a row for each cost that is known: name, both sides, change."""
+        """Return a row for each cost that is known of both sides: name, both, change."""
         names = ("execution, median ms", "execution, p99 ms", "artifact, bytes")
         rows = []
         for name, left, right in zip(names, *self.costs, strict=True):
-            if math.isfinite(left) or math.isfinite(right):
+            if math.isfinite(left) and math.isfinite(right):
                 shown = [number_of(value) for value in (left, right)]
-                change = f"{right / left - 1.0:+.1%}" if left > 0.0 and right > 0.0 else "-"
+                change = f"{right / left - 1.0:+.1%}" if left > 0.0 else "-"
                 rows.append((name, shown[0], shown[1], change))
         return rows
 
@@ -171,18 +172,21 @@ def number_of(value: float) -> str:
 
 
 def judge_whole(
-    drives: Mapping[str, Sides], costs: tuple[Costs, Costs], gates: Gates
+    drives: Mapping[str, Sides],
+    costs: tuple[Costs, Costs],
+    gates: Gates,
+    time_ratio: float | None = None,
 ) -> WholeVerdict:
     """Judge all drives as one.
 
     `drives`: both sides by the drive's name. `costs`: of both sides. `gates`: all that a user asks
-    for; those of `ALL` are judged here.
+    for; those of `ALL` are judged here. `time_ratio`: as in `WholeVerdict`.
     """
     rows = pooled([*drives.values()])
-    figures = {**figures_of(rows), **_cost_figures(*costs)}
+    figures = {**figures_of(rows), **_cost_figures(*costs, time_ratio)}
     chosen = [gate for gate in gates.all if gate.name.startswith(ALL)]
     named = {f"{ALL}{name}": value for name, value in figures.items()}
-    return WholeVerdict(tuple(drives), rows, costs, judge(named, chosen))
+    return WholeVerdict(tuple(drives), rows, costs, time_ratio, judge(named, chosen))
 
 
 def of_drives(gates: Gates) -> Gates:
@@ -196,11 +200,11 @@ def all_figure_names() -> tuple[str, ...]:
     return (*of_one, *(f"{ALL}{name}" for name in (*of_one, *_COST_NAMES)))
 
 
-def _cost_figures(left: Costs, right: Costs) -> dict[str, float | None]:
+def _cost_figures(left: Costs, right: Costs, time_ratio: float | None) -> dict[str, float | None]:
     values = (
         right.execution_ms,
         right.p99_ms,
-        right.execution_ms / left.execution_ms,
+        right.execution_ms / left.execution_ms if time_ratio is None else time_ratio,
         right.artifact_bytes,
         right.artifact_bytes / left.artifact_bytes,
     )

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from modeld.daemon import StepResult
 from modeld.service.config import Config
-from runtime.files.whole_file import whole_file
+from runtime.files.user_file import whole_file
 from runtime.run.program import Program
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, open_drive
-from tools.lib.npz import write_npz
+from tools.lib.given_data import write_npz
 from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import check_fits, load_model
-from tools.regress.stepping import Stepper
+from tools.timing.run_parts import Stepper
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -22,14 +22,15 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tools.errors import ToolError
 from tools.lib.processes import thread_setting
-from tools.regress.time.kernel_times import LaunchTime, compare_kernels
 from tools.regress.time.timing import (
     MAX_PROCESSES,
     MIN_PROCESSES,
     FrameTiming,
     Kernels,
+    LaunchTime,
     StoredTiming,
     TimingResult,
+    compare_kernels,
     frame_intervals,
     interval,
     judge_timing,

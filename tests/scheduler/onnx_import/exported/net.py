@@ -1,7 +1,5 @@
 """A writer of ONNX graphs node by node, with the habits of exporters as switches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +61,6 @@ class Net:
         return self.Constant(value=numpy_helper.from_array(array))
 
     def initializer(self, array: Array | np.generic) -> str:
-        """Return an array stored with the graph."""
         name = f"onnx::{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.asarray(array), name))
         return name
@@ -104,7 +101,6 @@ class Net:
         )
 
     def slice(self, x: str, start: int, end: int, axis: int, step: int = 1) -> str:
-        """Append a Slice of one axis."""
         return self.Slice(x, [start], [end], [axis], [step])
 
     def layer_norm(self, x: str, wide: int) -> str:
@@ -121,7 +117,6 @@ class Net:
         return self.Mul(self.Mul(x, self.Add(erf, 1.0)), 0.5)
 
     def model(self, outputs: Mapping[str, str]) -> onnx.ModelProto:
-        """Return the model; `outputs` are the names of its outputs and of what they are."""
         for name, source in outputs.items():
             self.nodes.append(helper.make_node("Identity", [source], [name]))
         untyped = [onnx.ValueInfoProto(name=name) for name in outputs]

@@ -3,8 +3,6 @@
 A detector; channels last; int8; a GRU; ViT, shifted windows, text.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto

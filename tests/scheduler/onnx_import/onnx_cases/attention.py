@@ -1,7 +1,5 @@
 """Attention, rotary embedding, linear attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

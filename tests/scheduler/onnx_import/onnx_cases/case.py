@@ -1,7 +1,5 @@
 """One node with its inputs: how the operator cases of this package are written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +23,6 @@ _draws = _Draws()
 
 
 def draw() -> np.random.Generator:
-    """Return the generator of the case that is being written."""
     return _draws.now
 
 

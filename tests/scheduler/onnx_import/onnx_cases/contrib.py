@@ -1,7 +1,5 @@
 """Operators of com.microsoft."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Elementwise arithmetic, comparison, types; activations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading and writing at indices, sorting; movement, constants."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import numpy_helper
 

@@ -1,7 +1,5 @@
 """Normalisation; recurrent layers: inputs X, W, R, B, sequence_lens, initial_h, initial_c, P."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bits, patterns of positions, running sums, losses, trigonometric functions and their inverses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

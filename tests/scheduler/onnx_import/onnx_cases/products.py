@@ -1,7 +1,5 @@
 """Matrix products, determinants; quantised numbers; reductions."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto
 

@@ -1,7 +1,5 @@
 """Samples at run-time positions, unpooling, regions, Fourier transforms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

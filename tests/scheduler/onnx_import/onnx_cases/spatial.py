@@ -1,7 +1,5 @@
 """Convolution, pooling, normalisation; Resize and Upsample: modes, coordinates, policies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

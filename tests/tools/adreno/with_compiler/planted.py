@@ -1,7 +1,5 @@
 """A convolution as our compiler writes it, and three ways to write it worse."""
 
-from __future__ import annotations
-
 from typing import Final
 
 # Three rows of four channels, gated at the border by the coordinate; weights come from an image.

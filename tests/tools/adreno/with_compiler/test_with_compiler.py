@@ -1,7 +1,5 @@
 """With the real compiler, where it has been fetched: `make adreno`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

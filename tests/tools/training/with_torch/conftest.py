@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tools.training.export.export import Trained
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, VISION_TARGETS, size_of
-from tools.training.networks.networks import Policy, Vision, arrays_of
-from tools.training.networks.scaling import Scaling
+from tools.simulator.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    VISION_TARGETS,
+    Scaling,
+    size_of,
+)
+from tools.simulator.training.model_files import Trained
+from tools.simulator.training.networks.networks import Policy, Vision, arrays_of
 
 Networks = tuple[Vision, Policy, Scaling]
 
@@ -39,7 +44,6 @@ def networks() -> Networks:
 
 
 def as_trained(networks: Networks) -> Trained:
-    """Return networks as a training leaves them."""
     vision, policy, scaling = networks
     return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
 

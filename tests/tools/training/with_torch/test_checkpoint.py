@@ -9,10 +9,10 @@ import pytest
 
 from tests.tools.conftest import Modeld
 from tools.errors import TrainingError
-from tools.training import checkpoint, training, vision_stage
-from tools.training.networks.architecture import PolicySize
-from tools.training.networks.networks import Policy
-from tools.training.options import ROUNDS, TrainingOptions, recipe_of
+from tools.simulator.training import checkpoint, training, vision_stage
+from tools.simulator.training.networks.architecture import PolicySize
+from tools.simulator.training.networks.networks import Policy
+from tools.simulator.training.options import ROUNDS, TrainingOptions, recipe_of
 
 SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1", "--minutes", "0.1"]
 

@@ -7,15 +7,28 @@ import pytest
 import torch
 
 from modeld.constants import T_IDXS
-from modeld.outputs.actions import acceleration_from_plan, curvature_from_plan
+from modeld.outputs.verdict import acceleration_from_plan, curvature_from_plan
 from modeld.vehicle.desire import Desire
-from tools.training.commanding import NEXT, CommandLoss, accelerations, times_learnt, turns
-from tools.training.errors_on_samples import command_errors
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of
-from tools.training.networks.networks import Policy
-from tools.training.networks.scaling import Scaling
-from tools.training.samples.drives import DriveRecord
-from tools.training.samples.histories import join
+from tools.simulator.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    POLICY_HEADS,
+    Scaling,
+    Singles,
+    size_of,
+)
+from tools.simulator.training.networks.networks import Policy
+from tools.simulator.training.policy_stage import command_errors
+from tools.simulator.training.samples.drives import DriveRecord
+from tools.simulator.training.samples.histories import (
+    NEXT,
+    CommandLoss,
+    accelerations,
+    join,
+    times_learnt,
+    turns,
+)
 
 PLAIN = Scaling(np.zeros(PLAN.size, np.float32), np.ones(PLAN.size, np.float32))
 FREE = torch.zeros((1, size_of(POLICY_HEADS)))

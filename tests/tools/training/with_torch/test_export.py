@@ -16,20 +16,16 @@ from modeld.constants import IDX_COUNT, PLAN_WIDTH
 from tests.tools.conftest import Modeld
 from tests.tools.training.with_torch.conftest import Networks, as_trained, histories
 from tools.errors import TrainingError
-from tools.example_models.interface import vision_slices
-from tools.training import checkpoint
-from tools.training.export import export
-from tools.training.export.export import Trained, Written, vision_model, write_models
-from tools.training.export.onnx_weights import EightBitGraph, WeightedGraph
-from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles
-from tools.training.networks.architecture import MIDDLE
-from tools.training.networks.networks import as_input
-from tools.training.networks.parts import ConvNorm
-from tools.training.networks.rounded_networks import fold_norms, round_weights, rounded
-from tools.training.networks.rounding import in_eight_bits
-from tools.training.networks.scaling import part_of
-from tools.training.options import TrainingOptions
-from tools.training.training import Training, check_sizes
+from tools.example_models.outputs import vision_slices
+from tools.simulator.training import checkpoint, model_files
+from tools.simulator.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles, part_of
+from tools.simulator.training.model_files import Trained, Written, vision_model, write_models
+from tools.simulator.training.networks.architecture import MIDDLE, in_eight_bits
+from tools.simulator.training.networks.networks import as_input
+from tools.simulator.training.networks.parts import ConvNorm, fold_norms, round_weights, rounded
+from tools.simulator.training.onnx_graphs import EightBitGraph, WeightedGraph
+from tools.simulator.training.options import TrainingOptions
+from tools.simulator.training.training import Training, check_sizes
 
 FILES = ("vision.onnx", "policy.onnx")
 # What weights of 11 bits may change, in units of the scaling: the most, and the root mean square.
@@ -58,7 +54,6 @@ class Exported:
         return write_models(self.directory / folder, self.trained, self.graph)
 
     def run(self, name: str, feeds: dict[str, Any]) -> Singles:
-        """Return the first output of a model."""
         self.write()
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
@@ -124,9 +119,9 @@ def test_models_are_small_known_before_and_equal_for_equal_weights(exported: Exp
     assert torch.equal(torch.random.get_rng_state(), before)
     written = exported.write("a")
     for one in (known, written):
-        assert one.parameters <= export.MOST_PARAMETERS
-        assert one.flop <= export.MOST_FLOP
-        assert one.bytes <= export.MOST_BYTES
+        assert one.parameters <= model_files.MOST_PARAMETERS
+        assert one.flop <= model_files.MOST_FLOP
+        assert one.bytes <= model_files.MOST_BYTES
     assert known.parameters == written.parameters
     if exported.graph is WeightedGraph:
         assert known.flop == written.flop
@@ -169,7 +164,7 @@ def test_compiler_takes_them_as_the_interface_they_are(exported: Exported, model
 def test_what_is_too_large_is_refused_before_anything_is_written(
     limit: str, found: str, tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, limit, 1000)
+    monkeypatch.setattr(model_files, limit, 1000)
     with pytest.raises(TrainingError, match=found) as caught:
         write_models(tmp_path / "models", trained)
     assert "\n" not in str(caught.value)

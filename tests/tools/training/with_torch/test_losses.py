@@ -14,13 +14,29 @@ import torch
 
 from tests.tools.training.straight_road import singles, straight, with_lead
 from tests.tools.training.with_torch.conftest import Networks
-from tools.training.distillation import Lesson, follow, following_loss
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, Head
-from tools.training.losses import HIGHEST, LOWEST, head_loss, total_loss
-from tools.training.networks import hints
-from tools.training.networks.cells import COLUMNS, ROWS, lead_places, lead_readings, line_columns
-from tools.training.networks.rounded_networks import call_rounded, fold_norms
-from tools.training.networks.sweep import WAYS, way_of
+from tools.simulator.training.distillation import Lesson, follow, following_loss
+from tools.simulator.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, Head
+from tools.simulator.training.losses import (
+    HIGHEST,
+    LOWEST,
+    choice_loss,
+    head_loss,
+    hint_loss,
+    lead_loss,
+    line_loss,
+    reading_loss,
+    total_loss,
+    way_loss,
+)
+from tools.simulator.training.networks.cells import (
+    COLUMNS,
+    ROWS,
+    lead_places,
+    lead_readings,
+    line_columns,
+)
+from tools.simulator.training.networks.parts import call_rounded, fold_norms
+from tools.simulator.training.networks.sweep import WAYS, way_of
 
 LINE = Head("line", "gaussian", (3,))
 NOWHERE = torch.full((1, 2, 16, 32), -14.0)
@@ -100,22 +116,22 @@ def logits_at(columns: np.ndarray) -> torch.Tensor:
 def test_loss_is_least_where_cells_say_where_lines_are() -> None:
     target = straight(10.0)
     truth = line_columns(target)
-    best = hints.line_loss(logits_at(truth), target).item()
+    best = line_loss(logits_at(truth), target).item()
     # What lies between two cells is known as well as a choice between them can be.
     assert best < 0.75
     for wrong in (truth + 1.0, truth - 1.0, np.full_like(truth, np.nan)):
-        assert hints.line_loss(logits_at(wrong), target).item() > best + 1.0
-    assert hints.line_loss(torch.zeros(1, 2, 6, 16, 32), target).item() > best + 1.0
+        assert line_loss(logits_at(wrong), target).item() > best + 1.0
+    assert line_loss(torch.zeros(1, 2, 6, 16, 32), target).item() > best + 1.0
     # Unknown lines are not there and count nothing else.
     target[:] = np.nan
-    assert 0.0 <= hints.line_loss(torch.full((1, 2, 6, 16, 32), -14.0), target).item() < 1e-5
+    assert 0.0 <= line_loss(torch.full((1, 2, 6, 16, 32), -14.0), target).item() < 1e-5
 
 
 def test_way_loss_is_least_at_the_true_way() -> None:
     target = straight(20.0)
     steps = way_of(singles(20.0), singles(1.25))[0]
     ways = 8.0 * torch.eye(WAYS)
-    losses = [hints.way_loss(ways[None, index], target).item() for index in range(WAYS)]
+    losses = [way_loss(ways[None, index], target).item() for index in range(WAYS)]
     assert int(np.argmin(losses)) == round(float(steps))
 
 
@@ -126,7 +142,7 @@ def test_way_loss_is_least_at_the_true_way() -> None:
 )
 def test_choices_between_two_are_shared(at: float, wanted: float) -> None:
     logs = torch.tensor([[0.2, 0.5, 0.3]]).log()
-    found = hints.choice_loss(logs, torch.tensor([at])).item()
+    found = choice_loss(logs, torch.tensor([at])).item()
     assert found == pytest.approx(-wanted, rel=1e-5)
 
 
@@ -141,26 +157,26 @@ def lead_logits(places: np.ndarray) -> torch.Tensor:
 def test_loss_is_least_where_cells_say_where_the_car_is() -> None:
     target = with_lead(20.0, 1.0)
     truth = lead_places(target)
-    best = hints.lead_loss(lead_logits(truth), target).item()
+    best = lead_loss(lead_logits(truth), target).item()
     # Two choices between two cells each, at most log 2 for either.
     assert best < 2.0 * np.log(2.0) + 0.05
     for wrong in (truth + np.array([1.0, 0.0]), truth - np.array([0.0, 1.0])):
-        assert hints.lead_loss(lead_logits(wrong), target).item() > best + 1.0
-    assert hints.lead_loss(NOWHERE, target).item() > best + 1.0
+        assert lead_loss(lead_logits(wrong), target).item() > best + 1.0
+    assert lead_loss(NOWHERE, target).item() > best + 1.0
     # Cells that say there is no car cost nothing without one.
-    assert hints.lead_loss(NOWHERE, straight()).item() < 1e-5
-    unsure = hints.lead_loss(torch.zeros(1, 2, 16, 32), straight()).item()
+    assert lead_loss(NOWHERE, straight()).item() < 1e-5
+    unsure = lead_loss(torch.zeros(1, 2, 16, 32), straight()).item()
     assert unsure == pytest.approx(np.log(2.0))
 
 
 def test_readings_of_the_car_are_judged_in_both_views_where_there_is_one() -> None:
     target = with_lead(40.0, 0.0, 5.0)
     truth = torch.from_numpy(lead_readings(target))[:, None].expand(1, 2, 2)
-    assert hints.reading_loss(truth, target).item() == 0.0
+    assert reading_loss(truth, target).item() == 0.0
     off = torch.tensor([[[0.5, 0.0], [0.0, -0.25]]])
-    assert hints.reading_loss(truth + off, target).item() == pytest.approx(0.75 / 4.0)
+    assert reading_loss(truth + off, target).item() == pytest.approx(0.75 / 4.0)
     readings = torch.ones(1, 2, 2, requires_grad=True)
-    loss = hints.reading_loss(readings, straight())
+    loss = reading_loss(readings, straight())
     loss.backward()
     assert loss.item() == 0.0
     assert readings.grad is not None
@@ -169,7 +185,7 @@ def test_readings_of_the_car_are_judged_in_both_views_where_there_is_one() -> No
 def test_all_parts_are_helped() -> None:
     outputs = {"cells": torch.zeros(1, 2, 7, 16, 32), "ways": torch.zeros(1, WAYS)}
     outputs["lead_readings"] = torch.zeros(1, 2, 2)
-    losses = hints.hint_loss(outputs, straight(10.0))
+    losses = hint_loss(outputs, straight(10.0))
     assert {*losses} == {"line_cells", "lead_cells", "lead_readings", "way"}
     assert losses["way"].item() == pytest.approx(np.log(WAYS), rel=1e-5)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.tools.training.with_torch.conftest import Networks, histories
-from tools.training.heads import HISTORY_ROWS
-from tools.training.networks.networks import Vision, as_input, folded
-from tools.training.networks.optimizers import MOMENTUM, Muon, orthogonal, split
-from tools.training.policy_stage import begin_policy
+from tools.simulator.training.heads import HISTORY_ROWS
+from tools.simulator.training.networks.networks import Vision, as_input, folded
+from tools.simulator.training.networks.optimizers import MOMENTUM, Muon, orthogonal, split
+from tools.simulator.training.policy_stage import begin_policy
 
 
 def noise(count: int) -> torch.Tensor:

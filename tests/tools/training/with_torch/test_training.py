@@ -17,14 +17,13 @@ import pytest
 import torch
 
 from tests.tools.conftest import Modeld
-from tools.training import checkpoint, vision_stage
-from tools.training.heads import VISION_TARGETS, places_in_target, size_of
-from tools.training.networks.scaling import measure
-from tools.training.networks.sweep import HEIGHT_M
-from tools.training.options import TrainingOptions
-from tools.training.samples.replay import Batch
-from tools.training.training import first_learnt
-from tools.training.vision_stage import VisionState, step
+from tools.simulator.training import checkpoint, vision_stage
+from tools.simulator.training.heads import VISION_TARGETS, measure, places_in_target, size_of
+from tools.simulator.training.networks.sweep import HEIGHT_M
+from tools.simulator.training.options import TrainingOptions
+from tools.simulator.training.samples.replay import Batch
+from tools.simulator.training.training import first_learnt
+from tools.simulator.training.vision_stage import VisionState, step
 
 SIZE = size_of(VISION_TARGETS)
 
@@ -123,7 +122,6 @@ def test_a_round_learns_from_its_own_drives_and_those_of_the_round_before() -> N
 
 
 def run_to_the_end(*command: str) -> Any:
-    """Return what the rest of a training says as JSON."""
     options = [*command, *SMALL, "--json"]
     done = subprocess.run(options, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

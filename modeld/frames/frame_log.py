@@ -1,0 +1,243 @@
+"""The log of faults in frames: those of pairing two cameras, and those of using the frames."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cereal.frames import Frame
+from modeld.errors import ModeldError
+from modeld.frames.frame_judge import DropStatus
+from modeld.state.episodes import NS_PER_S, Episodes, Kind
+from modeld.state.loop_state import NS_PER_MS, REFUSED, Fault
+
+# 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
+MAX_RECEIVES: Final = 60
+# No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
+MIN_FRAME_PERIOD_NS: Final = 1_000_000
+
+
+# --- Pairing: which camera sends nothing, or frames without a partner -------------------------
+
+# Over when the camera is lost, too, so its end is not said.
+NO_EXTRA_FRAME: Final = Kind(
+    "no extra frame", unit="timeouts", fault=Fault.NO_FRAME, level=logging.WARNING
+)
+EXTRA_LOST: Final = Kind("extra camera lost", over="extra camera resumed", unit="frames")
+OUT_OF_SYNC: Final = Kind(
+    "out of sync", over="frames of both cameras start together again", unit="pairs"
+)
+# One run of frames that pair with nothing takes three seconds.
+UNPAIRED: Final = Kind("unpaired", unit="runs of frames", quiet_ns=10 * NS_PER_S)
+NO_NANOSECONDS: Final = Kind(
+    "no nanoseconds", unit="runs of frames", fault=Fault.FRAME_STAMPS, quiet_ns=10 * NS_PER_S
+)
+SAME_START: Final = Kind(
+    "same start", over="starts of frames go on", unit="frames", fault=Fault.FRAME_STAMPS
+)
+TIME_BACK: Final = Kind("time back", level=logging.INFO, quiet_ns=10 * NS_PER_S)
+
+
+def no_frame(camera: str) -> Kind:
+    """Return the kind of outage for a camera that paces the loop and sends nothing."""
+    return Kind(
+        f"no {camera} frame",
+        over=f"{camera} camera frames resumed",
+        unit="timeouts",
+        fault=Fault.NO_FRAME,
+        level=logging.WARNING,
+    )
+
+
+@dataclass(slots=True)
+class UnpairedRun:
+    """Consecutive frames of one camera that paired with nothing, over any number of calls."""
+
+    first: Frame | None = None
+    count: int = 0
+
+    def add(self, frame: Frame) -> bool:
+        """Count a frame; return True when they are too many, and the next run begins."""
+        self.first = self.first or frame
+        self.count += 1
+        return self.count >= MAX_RECEIVES
+
+    def clear(self) -> None:
+        """Start again."""
+        self.first, self.count = None, 0
+
+
+@dataclass(slots=True)
+class SyncLog:
+    """Logs the faults of pairing, each kind by itself."""
+
+    episodes: Episodes
+    main_name: str = "road"  # of the camera that paces the loop, "road" or "wide"
+    # The loop was asked to end: no frame is missed any more.
+    is_ending: Callable[[], bool] = lambda: False
+    _lost_text: str = ""
+    _no_main: Kind = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name the outage once."""
+        self._no_main = no_frame(self.main_name)
+
+    def no_main_frame(self, wait_ms: int) -> None:
+        """Report that a wait for the main camera was in vain."""
+        self._no_frame(self._no_main, self.main_name, wait_ms)
+
+    def main_frame(self) -> None:
+        """Report that one came."""
+        self.episodes.end(self._no_main)
+
+    def no_extra_frame(self, wait_ms: int) -> None:
+        """Report that a wait for the extra camera was in vain."""
+        self._no_frame(NO_EXTRA_FRAME, "wide", wait_ms)
+
+    def out_of_sync(self, main: Frame, extra: Frame, gap_ns: int) -> None:
+        """Report that the frames of a pair start too far apart."""
+        self.episodes.happen(
+            OUT_OF_SYNC,
+            f"frames out of sync: main frame {main.frame_id} and extra frame {extra.frame_id} "
+            f"start {gap_ns / 1e6:.1f} ms apart",
+        )
+
+    def same_start(self, frame: Frame) -> None:
+        """Report that a main frame has the stamp of the one before: it is not used."""
+        self.episodes.happen(
+            SAME_START,
+            f"{self.main_name} camera: frame {frame.frame_id} has the start of the one before, "
+            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; mend the camera process",
+        )
+
+    def time_back(self, before: Frame, frame: Frame) -> None:
+        """Report that the main camera's time goes back."""
+        self.episodes.happen(
+            TIME_BACK,
+            f"{self.main_name} camera: time goes back from {before.timestamp_sof_ns} to "
+            f"{frame.timestamp_sof_ns} ns at frame {frame.frame_id}; pairing restarts",
+        )
+
+    def lost(self, main: Frame, missed_ns: int, extra_sof_ns: int | None) -> None:
+        """Note that the extra camera is lost from this frame on."""
+        self.episodes.state.count(Fault.CAMERA_LOST)
+        self._lost_text = (
+            f"extra camera lost: none of its frames belongs to main frame {main.frame_id} within "
+            f"{missed_ns // NS_PER_MS} ms (starts of frame {main.timestamp_sof_ns} and "
+            f"{extra_sof_ns} ns); going on with the main camera alone, messages marked invalid; "
+            "if it sends, check its rate and that both cameras use one clock"
+        )
+
+    def missing(self) -> None:
+        """Note that the extra camera has been missing since the start."""
+        self.episodes.state.count(Fault.CAMERA_LOST)
+        self._lost_text = (
+            "extra camera lost: it was not there at the start, and this device has one; going on "
+            "with the main camera alone, messages marked invalid, and looking for it once a "
+            "second; start its camera process, or configure [camera.road] alone for a device "
+            "without one"
+        )
+
+    def without_extra(self) -> None:
+        """Report that a frame is used without the extra camera's."""
+        self.episodes.happen(EXTRA_LOST, self._lost_text)
+
+    def extra_back(self) -> None:
+        """Report that the extra camera is back."""
+        self.episodes.end(EXTRA_LOST)
+
+    def unpaired(
+        self, run: UnpairedRun, last: Frame, other_sof_ns: int | None, *, of_main: bool
+    ) -> bool:
+        """Log why a run of frames paired with nothing, and end it; see ADR 0020.
+
+        Returns False if the stamps of the run are not nanoseconds, or stand still.
+        """
+        camera = self.main_name if of_main else "wide"
+        first = run.first or last
+        run.clear()
+        frames = last.frame_id - first.frame_id
+        elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
+        if elapsed_ns == 0:
+            return False
+        # Consecutive frames closer than the shortest period mean another unit, such as
+        # microseconds.
+        if frames > 0 and 0 <= elapsed_ns < frames * MIN_FRAME_PERIOD_NS:
+            self.episodes.happen(
+                NO_NANOSECONDS,
+                f"{camera} camera: frames {first.frame_id}..{last.frame_id}: expected start-of-"
+                f"frame stamps in nanoseconds, got {first.timestamp_sof_ns}.."
+                f"{last.timestamp_sof_ns}; waiting for others; let the camera source multiply its "
+                "stamps",
+            )
+            return False
+        self.episodes.happen(
+            UNPAIRED,
+            f"{camera} camera: {MAX_RECEIVES} frames up to {last.frame_id} (start of frame "
+            f"{last.timestamp_sof_ns} ns) pair with none of the other camera ({other_sof_ns} ns); "
+            "check that both cameras use one clock",
+        )
+        return True
+
+    def _no_frame(self, kind: Kind, camera: str, wait_ms: int) -> None:
+        if self.is_ending():
+            return
+        text = f"no frame from the {camera} camera within {wait_ms} ms"
+        self.episodes.happen(kind, text, waited_ns=wait_ms * NS_PER_MS)
+
+
+# --- Use: frames that are refused, missing, overwritten or give nothing finite ----------------
+
+REFUSED_FRAMES: Final = Kind(
+    "frames refused", over="frames can be used again", unit="frames", fault=Fault.FRAME_REFUSED
+)
+# Counted by the loop: several may be missing at once.
+DROPPED: Final = Kind("frames dropped", quiet_ns=2 * NS_PER_S)
+NOT_FINITE: Final = Kind("not finite", unit="runs", fault=Fault.NOT_FINITE, quiet_ns=2 * NS_PER_S)
+OVERWRITTEN: Final = Kind(
+    "frames overwritten", unit="frames", fault=Fault.FRAME_OVERWRITTEN, quiet_ns=2 * NS_PER_S
+)
+
+
+@dataclass(slots=True)
+class LoopLog:
+    """Logs the faults of a loop's frames and runs, each kind by itself."""
+
+    episodes: Episodes
+
+    def refused(self, error: ModeldError) -> None:
+        """Log frames that the model, or the configuration, cannot take."""
+        self.episodes.state.refused = (time.monotonic_ns(), str(error))
+        self.episodes.happen(REFUSED_FRAMES, f"{REFUSED}, waiting for others: {error}")
+
+    def no_fallback(self, problem: str) -> None:
+        """Log why there is no fallback model any more, and note it for the health message."""
+        text = f"fallback model not usable, going on without one: {problem}"
+        self.episodes.logger.error("%s", text)
+        self.episodes.state.problems += (text,)
+
+    def dropped(self, drop: DropStatus, frame_id: int, *, skipped: bool) -> None:
+        """Count and log missing frames before one, and whether the model is not run with it."""
+        self.episodes.state.dropped += drop.dropped
+        self.episodes.state.count(Fault.FRAMES_DROPPED, drop.dropped)
+        self.episodes.happen(
+            DROPPED,
+            f"frames dropped: {drop.dropped}, before frame {frame_id}"
+            f"{'; model not run' if skipped else ''}",
+        )
+
+    def not_finite(self, frame_id: int, then: str) -> None:
+        """Log a run whose outputs are not finite, and the reaction `then`."""
+        self.episodes.happen(
+            NOT_FINITE, f"model outputs of frame {frame_id} are not finite: {then}"
+        )
+
+    def overwritten(self, main: Frame, extra: Frame | None = None) -> None:
+        """Log a run that the camera process overtook."""
+        which = f"{main.frame_id}" if extra is None else f"{main.frame_id} or {extra.frame_id}"
+        self.episodes.happen(
+            OVERWRITTEN,
+            f"frame {which} was overwritten while it was used: messages marked invalid while the "
+            "model sees it",
+        )

@@ -1,1 +1,0 @@
-"""Caches of compiled entries."""

@@ -1,0 +1,158 @@
+"""The passes that give the same bits on every processor (`--numerics strict`).
+
+`canonical_sums` gives sums and products of floats one order, and products that are summed one
+rounding:
+
+    sum(x, axes)         ->   sum(x, axes in order, parts) + 0.0
+    sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
+    max(x, axes)         ->   max(x, axes) + 0.0
+
+`scheduler.ir.ops` defines orders and parts. They follow from the graph alone, never from a
+device. Adding 0.0 changes only -0.0, which would depend on whether terms known to be 0 are added,
+and on which of two zeros a maximum returns.
+
+`fixed_values` fixes values that processors are free to choose: the bits of NaN, casts of floats
+that are out of range:
+
+    output x, state x, bits of x     ->   x != x ? NaN : x
+    cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan, prod
+from typing import Final
+
+import numpy as np
+
+from scheduler.errors import SchedulerError
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.affine import depends, index_of, ranges_of
+from scheduler.ir.build import as_type, like, number
+from scheduler.ir.dtype import DType, max_value, min_value
+from scheduler.ir.index import Atom
+from scheduler.ir.movement import MOVES, Index, source_index
+from scheduler.ir.node import Node, alu, is_weight, make, toposort
+from scheduler.ir.ops import FUSED, MOVEMENT, PARTS, Op
+from scheduler.ir.rewrite import unchanged, with_sources
+
+# Axes up to this size count as those of windows.
+SHORT: Final = 7
+# Results along an axis of a weight, from which on lanes run over results.
+LEAST_RESULTS: Final = 4
+# Both factors' values: from this many products, and up to this long a sum, one is worth packing.
+MANY_PRODUCTS: Final = 1 << 20
+LONG_SUM: Final = 128
+# Of float64 these are functions of the device's library, which differ from one to the next.
+LIBRARY = frozenset({Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW})
+_KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
+
+
+def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with all sums of floats in an order."""
+    order = toposort(roots)
+    new = unchanged(order)
+    for node in order:
+        current = with_sources(node, new)
+        if node.op is Op.REDUCE and node.dtype.is_float:
+            current = _ordered(current)
+        new[node] = current
+    return new
+
+
+def _ordered(node: Node) -> Node:
+    op, axes = node.arg
+    shape = node.src[0].shape
+    moving = [a for a in axes if shape[a] > 1]
+    if not moving:
+        return node
+    if op in (Op.ADD, Op.MUL):
+        order = tuple(sorted(moving, key=lambda a: (shape[a] > SHORT, a)))
+        source = node.src[0]
+        parts = PARTS if shape[order[-1]] >= PARTS and _is_in_rows(source, order) else 1
+        if op is Op.ADD and source.op is Op.MUL:
+            source = like(source, Op.MUL, source.src, FUSED)
+        node = like(node, Op.REDUCE, (source,), (op, order, parts))
+    if op is Op.MUL:
+        return node
+    wide = as_type(node, dt.float32) if node.dtype is dt.float16 else node
+    return as_type(alu(Op.ADD, wide, number(0.0, wide)), node.dtype)
+
+
+def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
+    """Whether the terms of a sum lie one after the other along its last axis, for all factors."""
+    if source.op is not Op.MUL or source.src[0] is source.src[1]:
+        return True
+    ranges = ranges_of(source.shape)
+    along = ranges[order[-1]]
+    results = [r for a, r in enumerate(ranges) if a not in order and r.size >= LEAST_RESULTS]
+    if prod(source.shape) >= MANY_PRODUCTS and along.size < LONG_SUM:
+        moved = [depends(factor, index_of(ranges)) for factor in source.src]
+        if any(r.size >= PARTS and sum(r in on for on in moved) == 1 for r in results):
+            return False
+    return all(_serves(factor, index_of(ranges), along, results) for factor in source.src)
+
+
+def _serves(factor: Node, index: Index, along: Atom, results: Sequence[Atom]) -> bool:
+    """Whether lanes along a summed axis read a factor as well as lanes over results would."""
+    while factor.op in MOVES:
+        index, _ = source_index(factor, index)
+        factor = factor.src[0]
+    leaves = {a for ix in index for a in ixs.leaves(ix)}
+    if is_weight(factor.src[0] if factor.op is Op.CAST else factor):
+        return leaves.isdisjoint(results)
+    inner = next((ix for ix in reversed(index) if not ix.is_const), ixs.ZERO)
+    return along not in leaves or ixs.coefficient(inner, along) == 1
+
+
+def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node, or raise SchedulerError for a library function of float64."""
+    order = toposort(roots)
+    new = unchanged(order)
+    for node in order:
+        if node.op in LIBRARY and node.dtype is dt.float64:
+            raise SchedulerError(
+                f"{node.op.name} of float64 is not the same on all processors: compute it in "
+                "float32, or compile with --numerics fast"
+            )
+        current = with_sources(node, new)
+        if node.op is Op.ASSIGN:
+            buffer, value, *index = current.src
+            current = like(node, Op.ASSIGN, (buffer, _one_nan(value), *index), node.arg)
+        elif node.op is Op.BITCAST:
+            current = like(node, Op.BITCAST, (_one_nan(current.src[0]),), node.arg)
+        elif node.op is Op.CAST and node.dtype.is_int and node.src[0].dtype.is_float:
+            current = like(node, Op.CAST, (_inside(current.src[0], node.dtype),), node.arg)
+        new[node] = current
+    return new | {root: _one_nan(new[root]) for root in roots if root.op is not Op.ASSIGN}
+
+
+def _one_nan(node: Node) -> Node:
+    """Return a value with one NaN in place of all; what is moved only is what it was."""
+    below = node
+    while below.op in _KEEPS and below.op is not Op.CAT:
+        below = below.src[0]
+    if not node.dtype.is_float or below.op in (Op.BUFFER, Op.CONST):
+        return node
+    return alu(Op.WHERE, _is_nan(node), number(nan, node), node)
+
+
+def _is_nan(node: Node) -> Node:
+    return make(Op.NE, dt.bool_, (node, node))
+
+
+def _inside(node: Node, target: DType) -> Node:
+    """Return a float clipped to an integer type, 0 for NaN."""
+    kind = node.dtype.np
+    low, high = (_towards_zero(limit(target), kind) for limit in (min_value, max_value))
+    clipped = alu(Op.MIN, alu(Op.MAX, node, number(low, node)), number(high, node))
+    return alu(Op.WHERE, _is_nan(node), number(0.0, node), clipped)
+
+
+def _towards_zero(limit: float, kind: np.dtype) -> float:
+    """Return the float of a type next to an integer, towards 0; a finite one."""
+    most = float(np.finfo(kind).max)
+    found = kind.type(min(max(limit, -most), most))
+    return float(found if abs(int(found)) <= abs(limit) else np.nextafter(found, kind.type(0)))

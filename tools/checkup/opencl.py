@@ -1,0 +1,284 @@
+"""Parts of a checkup that use OpenCL: devices, and an artifact with self-test and kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runtime.texts import short_origin, size_text
+from tools.checkup.findings import Section
+from tools.checkup.machine import judge_heat, read_sensors
+from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
+
+if TYPE_CHECKING:
+    from tools.timing.roofline import KernelRow
+
+EXAMPLE: Final = "example.pkl"
+EXAMPLE_INTERFACE: Final = "split-2025"
+SHOWN: Final = 10
+ITERATIONS: Final = 20
+# A frame comes every 50 ms; what is near it is late now and then.
+BUDGET_MS: Final = 50.0
+NEAR_BUDGET_MS: Final = 40.0
+# Of the time in kernels: below half of what the device could do.
+MOST_BELOW_HALF: Final = 0.5
+# A GPU that is under load and still this slow is held back.
+SLOW_CLOCK: Final = 0.6
+
+
+def devices(device: str | None, root: Path = Path("/")) -> Section:
+    """Return the devices, the selected one, and the target row that it is compiled for."""
+    from runtime.errors import NoDeviceError
+    from runtime.opencl.device import choose_device, list_devices
+    from scheduler.device.targets import spec_of_device
+
+    section = Section("devices")
+    vendors = root / VENDORS.relative_to("/")
+    section.facts["vendor_files"] = declared(vendors)
+    found = list_devices()
+    section.facts["devices"] = [
+        {
+            "index": info.index,
+            "kind": info.kind,
+            "name": info.name,
+            "platform": info.platform,
+            "driver": info.driver,
+            "units": info.compute_units,
+            "clock_mhz": info.clock_mhz,
+            "memory_bytes": info.global_mem_bytes,
+            "local_bytes": info.local_mem_bytes,
+            "group": info.max_work_group_size,
+            "images": info.images,
+            "fp16": info.half_arithmetic,
+            "extensions": list(info.extensions),
+            "problem": info.problem,
+        }
+        for info in found
+    ]
+    for info in found:
+        if info.problem:
+            section.look(f"{info.name} cannot be used: {info.problem}", "see docs/drivers.md")
+    _hidden_drivers(section, vendors)
+    try:
+        taken = choose_device(device)
+    except NoDeviceError as error:
+        section.bad(str(error), "install a driver, or see modeld devices")
+        return section
+    info, row = taken.info, spec_of_device(taken)
+    section.facts["taken"] = info.index
+    section.facts["row"] = row.key()
+    section.good(
+        f"taken: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
+        f"{size_text(info.global_mem_bytes)}; {_why_taken(device, info.kind)}"
+    )
+    section.good(f"compiled for row {row.target}: {_why_row(row.target, info.kind, info.simd)}")
+    _unused_gpus(section, [one.kind for one in found], root)
+    return section
+
+
+def _why_taken(device: str | None, kind: str) -> str:
+    if device is not None:
+        return "--device asks for it"
+    return "a GPU goes before a CPU" if kind == "gpu" else "no GPU has a driver here"
+
+
+def _why_row(target: str, kind: str, simd: str) -> str:
+    if target == "adreno":
+        return "its name has Adreno, and it reads images"
+    if target == "freedreno":
+        return "its name is FD and three digits, as Mesa calls an Adreno"
+    if kind == "gpu":
+        return "a GPU of no row of its own; its limits are those that it reports"
+    return f"its compiler generates code for {simd}"
+
+
+def _hidden_drivers(section: Section, vendors: Path) -> None:
+    for driver, library in undeclared(vendors):
+        section.look(
+            f"{driver.name}'s driver ({library}) is here, and no file of {VENDORS} names it",
+            f"echo {library} | sudo tee {VENDORS}/{driver.name.lower()}.icd",
+        )
+
+
+def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
+    """Add GPUs that the system has and OpenCL has not."""
+    if "gpu" in kinds:
+        return
+    for driver in DRIVERS:
+        nodes = nodes_of(driver, root)
+        if nodes:
+            name = f"/{nodes[0].relative_to(root)}"
+            section.look(
+                f"{name} is a GPU's, and no OpenCL driver has it",
+                f"install the OpenCL driver of {driver.name}, see docs/drivers.md",
+            )
+
+
+def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
+    """Return the artifact of the next parts: the given one, the store's, or a small example.
+
+    `place` is a directory for the example.
+    """
+    from modeld.errors import ModeldError
+    from modeld.store.model_store import ModelStore
+
+    section = Section("artifact")
+    if given is not None:
+        return _taken(section, given, f"{given.name}, as given")
+    if store.is_dir():
+        try:
+            found, problems = ModelStore(store).candidates("driving")
+        except ModeldError as error:
+            section.look(f"the store has no driving model: {error}", "see modeld models list")
+        else:
+            for problem in problems:
+                section.bad(problem, "see modeld models list")
+            if found:
+                return _taken(section, found[0], f"{found[0].parent.name}, selected in the store")
+    try:
+        path = make_example(place, device)
+    except ModuleNotFoundError as error:
+        section.look(
+            f"no artifact was given, and no example can be made without {error.name}",
+            "name one: modeld doctor ARTIFACT.pkl, or pip install 'modeld[compile]'",
+        )
+        return section
+    return _taken(section, path, f"a small example ({EXAMPLE_INTERFACE}, random weights)")
+
+
+def _taken(section: Section, path: Path, text: str) -> Section:
+    section.facts["path"] = str(path)
+    section.good(text)
+    return section
+
+
+def make_example(place: Path, device: str | None) -> Path:
+    """Compile a small driving model for the device, and return its artifact.
+
+    Raises:
+        ModuleNotFoundError: the compile extra is not installed.
+        NoDeviceError: there is no device.
+    """
+    from scheduler.check.vectors import with_self_test
+    from scheduler.compile import compile_driving
+    from scheduler.device.targets import AUTO, target_for
+    from tools.example_models.write import write_interface
+
+    models = [path for path, _ in write_interface(place, EXAMPLE_INTERFACE)]
+    compiled = with_self_test(compile_driving(models, target=target_for(AUTO, device)))
+    path = place / EXAMPLE
+    compiled.write(path)
+    return path
+
+
+def self_test(path: Path, device: str | None) -> Section:
+    """Return whether the device computes what the model means."""
+    from runtime import load_program
+    from runtime.run.selftest import ADVICE, run_self_test
+
+    section = Section("self-test")
+    with load_program(path, device) as program:
+        report = run_self_test(program)
+    section.facts = {"device": report.device, "runs": report.runs, "ms": report.duration_ms}
+    if not report.runs:
+        section.look("the artifact carries no self-test", "compile it again without --no-selftest")
+    elif report.passed:
+        section.good(str(report))
+        if report.worst is not None:
+            worst = report.worst
+            section.facts["worst"] = {"of": worst.name, "deviation": worst.deviation}
+    else:
+        section.bad(f"{report}: {report.worst}", ADVICE)
+    return section
+
+
+def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
+    """Return the slowest kernels with the device's limits, and the time of a frame."""
+    import runtime
+    from tools.timing.program_inputs import make_inputs
+    from tools.timing.roofline import (
+        CeilingProbe,
+        describe,
+        make_kernels,
+        make_rows,
+        quietest,
+        share_below,
+        weight_bytes_of,
+    )
+    from tools.timing.run_times import measure
+
+    section = Section("kernels")
+    opened = runtime.choose_device(device)
+    with runtime.load_program(path, opened) as program:
+        entry = program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), 0)
+        probe = CeilingProbe(opened)
+        ceilings = probe.measure()
+        profile = program.profile(inputs, entry, ITERATIONS)
+        frame = measure(program, inputs, entry, ITERATIONS)
+        under_load = read_sensors()
+        ceilings = ceilings.best_of(probe.measure())
+        rows = make_rows(quietest([profile]), weight_bytes_of(program.manifest, entry), ceilings)
+        driving = program.manifest.kind == "driving"
+    found = make_kernels(rows, ceilings)
+    section.table = _table(found)
+    kernels_ms = sum(row.ms for row in rows)
+    section.facts = {
+        "entry": entry,
+        "run_ms": {name: frame[f"{name}_ms"] for name in ("median", "p99", "min")},
+        "kernels_ms": kernels_ms,
+        "launches": len(rows),
+        "least_ms": sum(row.least_ms for row in rows),
+        "below_half_share": share_below(rows),
+        "ceilings": describe(ceilings),
+        "under_load": under_load.plain(),
+    }
+    section.good(f"ceilings: {'; '.join(describe(ceilings))}")
+    _judge_frame(section, frame["median_ms"], frame["p99_ms"], driving and not is_example)
+    least = section.facts["least_ms"]
+    text = f"kernels take {kernels_ms:.2f} ms, at the ceilings {least:.2f} ms"
+    if share_below(rows) > MOST_BELOW_HALF and not is_example:
+        section.look(
+            f"{text}; {share_below(rows):.0%} of the time is below half of the ceilings",
+            "search the loops on this device: modeld compile --tune 120",
+        )
+    else:
+        section.good(text)
+    for clock in under_load.gpu:
+        if clock.share < SLOW_CLOCK:
+            section.look(
+                f"GPU {clock.name} under load: {clock.now:.0f} of {clock.most:.0f} MHz",
+                "it is held back: see its governor and its temperature",
+            )
+    judge_heat(section, under_load)
+    return section
+
+
+def _judge_frame(section: Section, median_ms: float, p99_ms: float, counts: bool) -> None:
+    text = f"a run takes {median_ms:.2f} ms (median), {p99_ms:.2f} ms (p99)"
+    if counts and median_ms >= BUDGET_MS:
+        section.bad(
+            f"{text}; a frame comes every {BUDGET_MS:.0f} ms",
+            "compile with --precision fp16, choose a smaller model, or another --device",
+        )
+    elif counts and p99_ms >= NEAR_BUDGET_MS:
+        section.look(
+            f"{text}; a frame comes every {BUDGET_MS:.0f} ms",
+            "see the settings of [realtime], and modeld bench ARTIFACT --paced",
+        )
+    else:
+        section.good(text)
+
+
+def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
+    head = ("kernel", "runs", "ms", "expected ms", "of it", "bound", "from")
+    rows: list[tuple[object, ...]] = [head]
+    for kernel in sorted(found, key=lambda k: -k.ms)[:SHOWN]:
+        least = kernel.ms * kernel.of_roofline
+        rows.append(
+            (
+                *(kernel.name, len(kernel.launches), round(kernel.ms, 4), round(least, 4)),
+                *(f"{kernel.of_roofline:.0%}", kernel.bound, short_origin(kernel.origin)),
+            )
+        )
+    return rows

@@ -1,0 +1,171 @@
+"""Options on the command line: bounds of numbers, options that exclude each other, help texts.
+
+The numeric options of all commands have the types of this module, so that no command meets a number
+that it cannot work with: each has a largest one, and nan is none.
+
+The docstring of a command's module is the text of its ``--help``: a summary, paragraphs, and after
+a line ``Example:`` indented command lines. The summary may begin with the command's name, which the
+usage line already shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from tools.errors import UsageError
+
+MOST_COUNT: Final = 100_000_000  # of runs, frames or messages: two months at 20 Hz
+MOST_SEED: Final = 2**63 - 1  # seeds are stored in 64 bits, signed
+MOST_S: Final = 1e7  # four months
+MOST_PX: Final = 1e5
+MOST_HZ: Final = 1e4
+
+_NAME = re.compile(r"^`+modeld [\w-]+`+: *")
+_EXAMPLE = re.compile(r"^Examples?:{1,2}\n\n?((?:[ \t]+\S.*\n?)+)", re.MULTILINE)
+
+
+def whole(option: str, least: int = 1, most: int = MOST_COUNT) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number from `least` to `most`.
+
+    The type raises `UsageError` for any other text.
+    """
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise UsageError(
+                f"{option}: expected a whole number from {least} to {most}, found {text}"
+            )
+        return number
+
+    return parse
+
+
+def seed(option: str = "--seed") -> Callable[[str], int]:
+    """Return the type of an option that seeds a generator of random numbers."""
+    return whole(option, 0, MOST_SEED)
+
+
+def real(option: str, least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an option that takes a number from `least` to `most`, both finite.
+
+    The type raises `UsageError` for any other text.
+    """
+    return _real(option, least, most, "from")
+
+
+def above(option: str, least: float, most: float) -> Callable[[str], float]:
+    """Return the same for a number that has to be larger than `least`."""
+    return _real(option, least, most, "above")
+
+
+def _real(option: str, least: float, most: float, word: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = None
+        # nan compares with nothing.
+        fits = number is not None and least <= number <= most
+        if number is None or not fits or (word == "above" and number == least):
+            raise UsageError(
+                f"{option}: expected a number {word} {least:g} up to {most:g}, found {text}"
+            )
+        return number
+
+    return parse
+
+
+def is_given(value: object) -> bool:
+    """Return whether a parsed option was given; a number of 0 was."""
+    return value is not None and value is not False and value not in ([], ())
+
+
+def refuse(given: Mapping[str, object], rules: Iterable[tuple[str, str]]) -> None:
+    """Raise the first rule that holds: a UsageError about the option of its first term.
+
+    Args:
+        given: the parsed options, and what else rules name, by attribute.
+        rules: terms, all of which must hold, and a message. ``a|b`` holds if one of these options
+            is given, ``!a|b`` if none is; ``{1}`` in the message is the second term's option.
+    """
+    for terms, message in rules:
+        flags = []
+        for term in terms.split():
+            names = term.lstrip("!").split("|")
+            found = [name for name in names if is_given(given[name])]
+            if bool(found) is term.startswith("!"):
+                break
+            flags.append(f"--{(found or names)[0].replace('_', '-')}")
+        else:
+            raise UsageError(f"{flags[0]}: {message.format(*flags)}")
+
+
+def split_docstring(docstring: str) -> tuple[str, str]:
+    """Return the text for people of a module's docstring, and its example lines, "" without any."""
+    text = docstring.strip()
+    found = _EXAMPLE.search(text)
+    examples = textwrap.dedent(found[1]).strip() if found else ""
+    text = _EXAMPLE.sub("", text).strip()
+    name = _NAME.match(text)
+    if name:
+        text = text[name.end() :]
+    return text[:1].upper() + text[1:], examples
+
+
+def epilog(examples: str, *more: str) -> str:
+    """Return the end of a help text: the examples, and other sections as they are."""
+    lines = examples.splitlines()
+    title = "example:" if len(lines) == 1 else "examples:"
+    shown = [f"{title}\n{textwrap.indent(examples, '  ')}"] if lines else []
+    return "\n\n".join([*shown, *more])
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" for what comes nearest to a word, "" where nothing does."""
+    found = difflib.get_close_matches(str(word), list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills paragraphs and lists to the terminal; lines that are to be typed stay whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = re.split(r"\n\s*\n", _plain(text).strip("\n"))
+        filled = []
+        for paragraph in paragraphs:
+            lines = paragraph.splitlines()
+            if not any(line.startswith(" ") for line in lines):
+                lines = [" ".join(lines)]
+            filled.append("\n".join(_fill(line, width, indent) for line in lines))
+        return "\n\n".join(filled)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return super()._split_lines(_plain(text), width)
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")
+
+
+def _fill(line: str, width: int, indent: str) -> str:
+    """Return a line in several that fit; of a list's item all but the first are indented more."""
+    item = re.match(r" +\S+  +", line)
+    if line.startswith("  modeld "):
+        return indent + line
+    return textwrap.fill(
+        line,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * (item.end() if item else 0),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

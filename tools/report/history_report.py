@@ -1,0 +1,311 @@
+"""The report on a history: figures judged by their own past, and the page that shows them.
+
+The last value of a figure is judged by the past of the same command, subject and device since the
+last change point. It is allowed within the median and a few median absolute deviations of it, which
+single outliers do not move. Change points are those of ruptures (extra ``history``), imported when
+they are asked for. The page shows each figure over the commits with what its past allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.texts import count_text
+from tools.report.history import Run
+from tools.report.report_page import (
+    Chart,
+    Margins,
+    folded,
+    padded_range,
+    table_part,
+    whole_page,
+    write_page,
+)
+
+# Fewer say too little about how a figure varies.
+MIN_PAST: Final = 5
+# A change that is older says more about the machine than about the code.
+MAX_PAST: Final = 50
+# Runs of a figure that are looked at: change points take time that grows faster than they.
+MAX_RUNS: Final = 1000
+# Of the standard deviation, which is so many median absolute deviations of normal values: one run
+# in 16 000 is beyond by chance.
+DEVIATIONS: Final = 4.0
+MAD_SIGMA: Final = 1.4826
+# What is smaller is not worth a red build, even where the past did not vary at all.
+LEAST_SHARE: Final = 0.02
+LEAST: Final = {"_ms": 0.02, "_m": 1e-3, "_rad": 5e-4, "_mps": 5e-3, "_mps2": 1e-2, "_deg": 0.02}
+# Values of a level, at least: one outlier is no level.
+MIN_LEVEL: Final = 3
+LOWER: Final = (
+    *("*_ms", "*_bytes*", "*_mib", "*_mean_*", "*_p99_*", "*_max_*", "*_lost_frames"),
+    *("*_new_frames", "*departures", "*collisions", "*time.*", "*launches", "*kernels"),
+)
+HIGHER: Final = ("*gflops", "*completed*", "*_share", "*time_gap_min_s", "km")
+
+Floats = NDArray[np.float64]
+State = Literal["beyond", "better", "within", "short"]
+
+# More make the page long; the command's JSON has all.
+MAX_CHARTS = 120
+MAX_ROWS = 200
+# As many as a sentence bears.
+MAX_NAMED = 3
+STATES = {
+    "beyond": ("bad", "beyond what its past allows"),
+    "better": ("good", "better than its past"),
+    "within": ("", "within what its past allows"),
+    "short": ("", f"not judged: fewer than {MIN_PAST} runs before it"),
+}
+STYLE = """
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
+  gap: 20px 24px; margin-top: 12px; }
+.chart .value-line { stroke: var(--accent); stroke-opacity: 0.45; }
+.value-dot { fill: var(--accent); }
+.chart .allowed { stroke: var(--axis); stroke-dasharray: 4 4; stroke-width: 1; }
+.chart .change { stroke: var(--unsure); stroke-width: 2; } .last-dot { fill: var(--ink); }
+figcaption p { margin: 0; font-size: 13px; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """Where a figure went to another level."""
+
+    at: int  # index of the first run on the new level
+    before: float  # median of the level before
+    after: float  # of the new one
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One figure over the runs of the same command, subject and device."""
+
+    figure: str
+    runs: tuple[Run, ...]  # oldest first
+    values: Floats  # (n,) float64, one of each run
+    # Least and largest value that the past allows the last one; infinite: all.
+    allowed: tuple[float, float]
+    past: int  # how many runs that rests on
+    changes: tuple[ChangePoint, ...] = ()  # where the figure changed for good
+
+    @property
+    def state(self) -> State:
+        """What the last value is to its past; "short": there is too little of it."""
+        if self.past < MIN_PAST:
+            return "short"
+        last, (low, high) = float(self.values[-1]), self.allowed
+        if low <= last <= high:
+            return "within"
+        direction = better(self.figure)
+        is_better = (direction < 0 and last < low) or (direction > 0 and last > high)
+        return "better" if is_better else "beyond"
+
+
+def better(figure: str) -> int:
+    """Return -1 where less of a figure is better, 1 where more is, 0 where nobody says."""
+    if any(fnmatchcase(figure, pattern) for pattern in HIGHER):
+        return 1
+    return -1 if any(fnmatchcase(figure, pattern) for pattern in LOWER) else 0
+
+
+def judge_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Series]:
+    """Return the figures of all runs, those first that are beyond what their past allows.
+
+    `runs`: in the order in which they were made. `patterns`: figures to judge, with * and ?; none:
+    all.
+    """
+    groups: dict[tuple[str, str, str, str], list[Run]] = {}
+    for run in runs:
+        for figure in run.figures:
+            if not patterns or any(fnmatchcase(figure, pattern) for pattern in patterns):
+                key = (run.command, run.subject, run.device, figure)
+                groups.setdefault(key, []).append(run)
+    series = [_series(key[-1], group[-MAX_RUNS:]) for key, group in groups.items()]
+    order = ("beyond", "better", "within", "short")
+    return sorted(series, key=lambda one: (order.index(one.state), not one.changes))
+
+
+def _series(figure: str, runs: Sequence[Run]) -> Series:
+    values = np.array([run.figures[figure] for run in runs])
+    past = values[:-1]
+    begin = change_points(past, least_of(figure, past))
+    # A new level has to show itself before it is what the last value is judged by.
+    since = min(begin[-1] if begin else 0, max(0, past.size - MIN_PAST))
+    past = past[max(since, past.size - MAX_PAST) :]
+    changes = _changes(values, change_points(values, least_of(figure, values)))
+    return Series(figure, tuple(runs), values, _allowed(figure, past), int(past.size), changes)
+
+
+def _changes(values: Floats, begins: Sequence[int]) -> tuple[ChangePoint, ...]:
+    edges = [0, *begins, values.size]
+    levels = [float(np.median(values[one:other])) for one, other in pairwise(edges)]
+    changed = zip(begins, levels, levels[1:], strict=False)
+    return tuple(ChangePoint(at, before, after) for at, before, after in changed)
+
+
+def _allowed(figure: str, past: Floats) -> tuple[float, float]:
+    if past.size < MIN_PAST:
+        return -math.inf, math.inf
+    median = float(np.median(past))
+    spread = DEVIATIONS * MAD_SIGMA * float(np.median(np.abs(past - median)))
+    room = max(spread, least_of(figure, past))
+    return median - room, median + room
+
+
+def least_of(figure: str, values: Floats) -> float:
+    """Return which difference of a figure is worth a word, in its unit."""
+    size = abs(float(np.median(values))) if values.size else 0.0
+    floors = [least for ending, least in LEAST.items() if figure.endswith(ending)]
+    return max(LEAST_SHARE * size, *floors, 0.0)
+
+
+def change_points(values: Floats, least: float) -> list[int]:
+    """Return where new levels begin: the indices of their first values, rising.
+
+    Optimal segments by the exact linear kernel (Killick et al., PELT; Celisse et al. 2018), with a
+    penalty of 3 log n for each: what independent noise of unit variance does not pay for.
+
+    `values`: (n,) float64. `least`: a smaller step is none.
+    """
+    if values.size < 2 * MIN_LEVEL:
+        return []
+    import ruptures
+
+    # A single outlier is no level; the median of three keeps steps where they are.
+    padded = np.concatenate([values[:1], values, values[-1:]])
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(padded, 3), axis=1)
+    steps = np.abs(np.diff(values))
+    sigma = max(MAD_SIGMA * float(np.median(steps)) / math.sqrt(2.0), 0.5 * least, 1e-12)
+    signal = np.asarray(smooth / sigma)[:, None]
+    search = ruptures.KernelCPD(kernel="linear", min_size=MIN_LEVEL).fit(signal)
+    begins = [int(at) for at in search.predict(pen=3.0 * math.log(values.size))[:-1]]
+    edges = [0, *begins, values.size]
+    medians = [float(np.median(values[one:other])) for one, other in pairwise(edges)]
+    return [
+        at
+        for at, one, other in zip(begins, medians, medians[1:], strict=False)
+        if abs(other - one) > least
+    ]
+
+
+def value_of(value: float) -> str:
+    """Return a figure with four digits, and no exponent where a person would write none."""
+    text = f"{value:.4g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < 1e12 else text
+
+
+def verdict_of(series: Sequence[Series]) -> str:
+    """Return one sentence about all figures."""
+    beyond = sum(one.state == "beyond" for one in series)
+    judged = sum(one.state != "short" for one in series)
+    total = count_text(len(series), "figure")
+    if beyond:
+        noun = "is" if beyond == 1 else "are"
+        names = [one.figure for one in series if one.state == "beyond"]
+        more = f" and {beyond - MAX_NAMED} more" if beyond > MAX_NAMED else ""
+        which = f"{', '.join(names[:MAX_NAMED])}{more}"
+        return f"{beyond} of {total} {noun} beyond what the past allows: {which}."
+    if not judged:
+        return f"No figure could be judged: each needs {MIN_PAST} earlier runs; {total} found."
+    rest = f" {len(series) - judged} have too short a past." if judged < len(series) else ""
+    return f"Nothing is beyond what the past allows: {judged} of {total} judged.{rest}"
+
+
+def range_text(series: Series) -> str:
+    """Return which values the past allows."""
+    low, high = series.allowed
+    return f"{value_of(low)} to {value_of(high)}" if math.isfinite(low) else "-"
+
+
+def change_texts(series: Series) -> list[str]:
+    """Return a line about each change, with the commit that has the new level first."""
+    return [
+        f"changed at {series.runs[one.at].name} ({series.runs[one.at].date[:10]}): "
+        f"{value_of(one.before)} to {value_of(one.after)}"
+        for one in series.changes
+    ]
+
+
+def write_history(
+    path: Path, runs: Sequence[Run], series: Sequence[Series], damaged: Sequence[str]
+) -> None:
+    """Write the page; the file appears complete or not at all.
+
+    `runs`: all, in order. `series`: those that are to be shown, in order. `damaged`: a line about
+    each damaged one.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    css = "bad" if any(one.state == "beyond" for one in series) else "good"
+    last = runs[-1] if runs else None
+    about = "" if last is None else f" The last is of {last.name}, {last.date}."
+    warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in damaged)
+    rest = len(series) - MAX_CHARTS
+    header = (
+        f'<header><h1>History</h1><p class="lead {css}">{escape(verdict_of(series))}</p>'
+        f"<p>{escape(count_text(len(runs), 'run') + '.' + about)} Dots are runs, oldest on the "
+        "left; dashed lines are what the past allows the last one; upright lines are changes to "
+        f"another level.</p>{warnings}</header>"
+    )
+    sections = [
+        header,
+        '<section class="pair">',
+        *(_figure(one) for one in series[:MAX_CHARTS]),
+        "</section>",
+        f"<p>{rest} more figures are in the JSON only.</p>" if rest > 0 else "",
+        folded(f"The last {count_text(min(len(runs), MAX_ROWS), 'run')}", _table(runs)),
+    ]
+    write_page(path, [whole_page("History", sections, STYLE)])
+
+
+def _figure(series: Series) -> str:
+    last = series.runs[-1]
+    css, said = STATES[series.state]
+    count = np.arange(1.0, series.values.size + 1.0)
+    low, high = series.allowed
+    bounds = [low, high] if math.isfinite(low) else []
+    size = float(np.abs(series.values).max())
+    values = np.append(series.values, bounds)
+    limits = padded_range(values, minimum_span=max(float(np.ptp(values)), 0.02 * size, 1e-9))
+    name = f"{series.figure} of {last.command} {last.subject}"
+    chart = Chart(
+        560, 190, (0.5, count[-1] + 0.5), limits, "run", "", f"{name} over runs", Margins(left=66)
+    )
+    for bound in bounds:
+        chart.line(np.array([0.5, count[-1] + 0.5]), np.array([bound, bound]), "allowed")
+    for one in series.changes:
+        chart.line(np.array([one.at + 0.5] * 2), np.array(limits), "change")
+    chart.line(count, series.values, "value-line")
+    chart.dots(count[:-1], series.values[:-1], "value-dot", 2.2)
+    chart.dots(count[-1:], series.values[-1:], "last-dot", 3.6)
+    found = f"{value_of(float(series.values[-1]))} at {last.name}, {said}"
+    found += f": {range_text(series)}" if bounds else ""
+    lines = [
+        f'<p class="{css}">{escape(found)}</p>',
+        *(f"<p>{escape(text)}</p>" for text in change_texts(series)),
+        f"<p>{escape(', '.join(filter(None, (last.command, last.subject, last.device))))}</p>",
+    ]
+    return (
+        f"<figure><h3>{escape(series.figure)}</h3>{chart.render()}"
+        f"<figcaption>{''.join(lines)}</figcaption></figure>"
+    )
+
+
+def _table(runs: Sequence[Run]) -> str:
+    rows = [
+        (run.date, run.name, run.command, run.subject, run.device or "-", run.model[:16] or "-")
+        for run in reversed(runs[-MAX_ROWS:])
+    ]
+    return table_part(("date", "commit", "command", "subject", "device", "model"), rows)

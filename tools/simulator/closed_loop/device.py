@@ -1,0 +1,250 @@
+"""The simulated car's device: what a daemon gets of it, messages and camera frames, and its bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from cereal.frames import Frame, FrameFormat, nv12_format
+from cereal.transport import ZmqTransport
+from modeld.daemon import PUBLICATIONS
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from modeld.vehicle.cameras import Camera, DeviceCameras, find_cameras
+from modeld.vehicle.inputs import SUBSCRIPTIONS
+from tools.drives.drive import Message
+from tools.messages.camera_process import make_rings
+from tools.simulator.closed_loop.simulation import Simulation
+from tools.simulator.closed_loop.trial import Trial
+from tools.simulator.render.messages import CarReport, Motion, Told, fill_camera_state, message_of
+from tools.simulator.world.painting.backdrop import Picture
+from tools.simulator.world.painting.painter import Painter
+from tools.simulator.world.view import Lens, Mount
+from tools.video.video import write_planes
+
+# What the simulated car's device is: the smallest current one, so that it runs anywhere.
+DEVICE, SENSOR = "mici", "os04c10"
+# Before a picture is announced, it was read out, which takes that sensor 11 ms.
+ENDED_BEFORE_NS = 1_000_000
+EXPOSED_BEFORE_NS = 12_000_000
+STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
+
+Falsify = Callable[[Told], Told]
+
+
+class CarMessages:
+    """Builds the messages of one drive.
+
+    `falsify` changes what is told.
+    """
+
+    def __init__(self, simulation: Simulation, falsify: Falsify | None = None) -> None:
+        self._simulation = simulation
+        self._falsify = falsify
+
+    def car_params(self, time_ns: int) -> list[Message]:
+        """Return carParams."""
+        return self._report().of_start(time_ns)
+
+    def of_tick(self, time_ns: int) -> list[Message]:
+        """Return carState and carControl."""
+        return self._report().of_tick(time_ns)
+
+    def of_frame(self, time_ns: int) -> list[Message]:
+        """Return the messages of a frame, slower ones now and then; all with the first frame."""
+        return self._report().of_frame(self._simulation.frame, time_ns)
+
+    def _report(self) -> CarReport:
+        simulation, car, trial = self._simulation, self._simulation.car, self._simulation.trial
+        body, model = simulation.body, car.model
+        told = Told(trial.told_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps)
+        return CarReport(
+            motion=Motion(
+                speed_mps=car.speed_mps,
+                acceleration_mps2=car.acceleration_mps2,
+                curvature_1pm=car.curvature_1pm,
+                rpy_rad=(body.roll_rad, body.pitch_rad, car.heading_rad),
+                blinker=simulation.blinker,
+                nudge=simulation.nudge,
+            ),
+            wanted=simulation.action,
+            is_engaged=simulation.is_engaged,
+            told=told if self._falsify is None else self._falsify(told),
+            rpy_rad=trial.rpy_rad,
+            height_m=trial.height_m,
+            set_speed_mps=simulation.set_speed_mps,
+            device=DEVICE,
+            model=model,
+        )
+
+
+def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
+    """Return the state that announces a frame."""
+    exposed_ns = (now_ns - EXPOSED_BEFORE_NS, now_ns - ENDED_BEFORE_NS)
+    return message_of(
+        STATE_SERVICES[stream],
+        now_ns,
+        lambda state: fill_camera_state(state, frame_id, exposed_ns, SENSOR),
+    )
+
+
+# --- The cameras: what they see is painted straight into camera frames -------------------------
+
+# The wide frame is published first: when the road frame wakes the daemon, both are there.
+STREAMS = (WIDE_STREAM, ROAD_STREAM)
+Pictures = Mapping[str, Picture]
+# Changes what the cameras deliver.
+Disturb = Callable[[Pictures], Pictures]
+
+
+def device_cameras() -> DeviceCameras:
+    """Return the cameras of the simulated car's device."""
+    return find_cameras(DEVICE, SENSOR)
+
+
+def cropped_cameras() -> DeviceCameras:
+    """Return the same cameras without what no view of the model reaches: a third of the pixels.
+
+    Wide enough for all mountings and all errors of calibration of
+    `tools.simulator.closed_loop.trial`.
+    """
+    road, wide = _both(device_cameras()).values()
+    return DeviceCameras(replace(road, width=816, height=640), replace(wide, width=576, height=384))
+
+
+def _both(cameras: DeviceCameras) -> dict[str, Camera]:
+    """Return road and wide camera by stream."""
+    assert cameras.wide is not None, "the device has two cameras"
+    return {ROAD_STREAM: cameras.road, WIDE_STREAM: cameras.wide}
+
+
+def formats(cameras: DeviceCameras) -> dict[str, FrameFormat]:
+    """Return the layout of the frames by stream."""
+    return {stream: nv12_format(one.width, one.height) for stream, one in _both(cameras).items()}
+
+
+class Cameras:
+    """The two cameras of one drive.
+
+    `disturb` is a fault between simulation and daemon. `are_swapped`: each camera's lens sits
+    before the other one's sensor.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        cameras: DeviceCameras,
+        disturb: Disturb | None = None,
+        *,
+        are_swapped: bool = False,
+    ) -> None:
+        both = _both(cameras)
+        focal_px = [one.focal_px for one in both.values()]
+        if are_swapped:
+            focal_px.reverse()
+        self._trial = trial
+        self._disturb = disturb
+        self._formats = formats(cameras)
+        self._painters = {
+            stream: Painter(
+                trial.world,
+                Mount(Lens.of(replace(camera, focal_px=focal)), trial.rpy_rad, trial.height_m),
+            )
+            for (stream, camera), focal in zip(both.items(), focal_px, strict=True)
+        }
+        self._buffers = {
+            stream: np.zeros(layout.size, np.uint8) for stream, layout in self._formats.items()
+        }
+
+    def frames(self, simulation: Simulation, first_id: int, now_ns: int) -> dict[str, Frame]:
+        """Return the frames of this moment by stream, in publishing order; a lost one is missing.
+
+        The buffers are used again for the next frames. Frame ids count from `first_id`. The
+        pictures show the moment `now_ns`, at which they are announced.
+        """
+        number = simulation.frame
+        pictures: Pictures = {
+            stream: painter.paint(simulation.body, simulation.vehicles, number)
+            for stream, painter in self._painters.items()
+        }
+        if self._disturb is not None:
+            pictures = self._disturb(pictures)
+        frames = {}
+        for index, stream in enumerate(STREAMS):
+            # Whoever drives before the hand-over sees everything.
+            if simulation.is_engaged and self._trial.loses(index, number):
+                continue
+            layout, buffer = self._formats[stream], self._buffers[stream]
+            write_planes(*pictures[stream].nv12(), buffer, layout)
+            frames[stream] = Frame(
+                buffer,
+                layout,
+                first_id + number,
+                now_ns - EXPOSED_BEFORE_NS,
+                now_ns - ENDED_BEFORE_NS,
+            )
+        return frames
+
+
+# All services that the simulated car publishes.
+SERVICES: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "livePose")
+Record = Callable[[bytes], None]
+
+
+class LiveBus:
+    """Publishers, frame rings and subscribers. A context.
+
+    `record` takes every event that is sent or received, in that order.
+
+    Raises:
+        TransportError: somebody else publishes on this bus, or the address is none.
+        FrameError: somebody else has the rings, or memory is short.
+    """
+
+    def __init__(self, address: str, server: str, record: Record) -> None:
+        self._record = record
+        with ExitStack() as stack:
+            self._transport = ZmqTransport(address)
+            stack.callback(self._transport.close)
+            self._publishers = {name: self._transport.publisher(name) for name in SERVICES}
+            # Publishers and subscribers of a transport end with it.
+            self._subscribers = [self._transport.subscriber(name) for name in PUBLICATIONS]
+            self._rings = make_rings(server, formats(device_cameras()))
+            for ring in self._rings.values():
+                stack.callback(ring.close)
+            self._open = stack.pop_all()
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send messages of the car."""
+        for message in messages:
+            self._publishers[message.service].send(message.data)
+            self._record(message.data)
+
+    def fill(self, frames: Mapping[str, Frame]) -> None:
+        """Copy frames to where they will be published from."""
+        for stream, frame in frames.items():
+            self._rings[stream].next_buffer()[:] = frame.data
+
+    def publish(self, frame: Frame, stream: str) -> None:
+        """Hand over the frame that was filled in last."""
+        self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
+
+    def receive(self, timeout_ms: int) -> list[bytes]:
+        """Return the daemon's messages; wait for them up to the given time."""
+        if not self._transport.wait(self._subscribers, timeout_ms):
+            return []
+        events = []
+        for subscriber in self._subscribers:
+            while (data := subscriber.receive()) is not None:
+                events.append(data)
+                self._record(data)
+        return events
+
+    def __enter__(self) -> LiveBus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()

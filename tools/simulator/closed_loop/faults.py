@@ -1,0 +1,154 @@
+"""Faults to plant between simulation and daemon: a test of what the driving metrics can detect.
+
+Each leaves outputs that look plausible, so nothing but the drive reveals it. What a
+fault of the program does is done with its inputs, so it can be planted in any artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.model.driving_model import DrivingProgram
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from tools.lib.wrapped_program import WrappedProgram
+from tools.simulator.closed_loop.daemon_driver import Disturbance
+from tools.simulator.closed_loop.device import Pictures
+from tools.simulator.render.messages import Told
+from tools.simulator.world.painting.backdrop import Picture
+
+Bytes = NDArray[np.uint8]
+
+# Inputs of a driving program that are of the pictures.
+_OF_PICTURES = ("frame", "geometry", "transform")
+# A mounting that is believed to be turned by so much, rad; half a degree.
+_YAW_ERROR_RAD = 0.0087
+_MILES_PER_HOUR = 2.23694
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: its name, a line that describes it, and what makes it for one drive."""
+
+    name: str
+    what: str
+    plant: Callable[[], Disturbance]
+
+
+class LateFeatures(WrappedProgram):
+    """A program whose policy sees features that are one frame old.
+
+    The policy gets everything else of now. Features depend on pictures alone, so the pictures of
+    the frame before give what a history gives that is pushed only after the policy has run.
+    """
+
+    def __init__(self, program: DrivingProgram) -> None:
+        super().__init__(program)
+        self._before: dict[str, NDArray[Any]] = {}
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        """Run with the pictures of the frame before."""
+        newest = {
+            name: value.copy()
+            for name, value in inputs.items()
+            if name.rpartition("_")[2] in _OF_PICTURES
+        }
+        before, self._before = self._before or newest, newest
+        return super().run({**inputs, **before}, entry)
+
+    def reset(self) -> None:
+        """Reset the states; there is no frame before."""
+        self._before = {}
+        super().reset()
+
+
+def _each(change: Callable[[Picture], Picture]) -> Callable[[], Disturbance]:
+    """Return a fault that changes every picture by itself."""
+
+    def plant() -> Disturbance:
+        return Disturbance(
+            pictures=lambda pictures: {name: change(one) for name, one in pictures.items()}
+        )
+
+    return plant
+
+
+def _shifted(plane: Bytes) -> Bytes:
+    """Return a plane moved by half a sample to the right and down."""
+    wide = plane.astype(np.uint16)
+    left = np.concatenate([wide[:, :1], wide[:, :-1]], axis=1)
+    pair = wide + left
+    above = np.concatenate([pair[:1], pair[:-1]], axis=0)
+    return np.asarray((pair + above + 2) >> 2, np.uint8)
+
+
+def _shift_chroma(picture: Picture) -> Picture:
+    return picture._replace(u=_shifted(picture.u), v=_shifted(picture.v))
+
+
+def _swap_chroma(picture: Picture) -> Picture:
+    return picture._replace(u=picture.v, v=picture.u)
+
+
+def _stretch_luma(picture: Picture) -> Picture:
+    """Return a picture of limited range as if it had been of full range: 16..235 to 0..255."""
+    luma = (picture.luma.astype(np.int32) - 16) * 255 // 219
+    return picture._replace(luma=np.clip(luma, 0, 255).astype(np.uint8))
+
+
+def _delay_wide() -> Disturbance:
+    before: list[Picture] = []
+
+    def late(pictures: Pictures) -> Pictures:
+        newest = Picture(*(plane.copy() for plane in pictures[WIDE_STREAM]))
+        before.append(newest)
+        shown = before.pop(0) if len(before) > 1 else newest
+        return {WIDE_STREAM: shown, ROAD_STREAM: pictures[ROAD_STREAM]}
+
+    return Disturbance(pictures=late)
+
+
+def _told(change: Callable[[Told], Told]) -> Callable[[], Disturbance]:
+    return lambda: Disturbance(told=change)
+
+
+def _turned(told: Told) -> Told:
+    roll, pitch, yaw = told.rpy_rad
+    return replace(told, rpy_rad=(roll, pitch, yaw + _YAW_ERROR_RAD))
+
+
+_ALL = (
+    Fault(
+        "cameras-swapped",
+        "wide and road camera are exchanged",
+        lambda: Disturbance(lenses_swapped=True),
+    ),
+    Fault(
+        "features-late",
+        "the policy sees features that are one frame old",
+        lambda: Disturbance(program=LateFeatures),
+    ),
+    Fault("chroma-shifted", "chroma is half a sample to the right and down", _each(_shift_chroma)),
+    Fault("chroma-swapped", "U and V are exchanged", _each(_swap_chroma)),
+    Fault("luma-stretched", "limited-range luma is read as full range", _each(_stretch_luma)),
+    Fault("wide-late", "the wide camera's picture is one frame old", _delay_wide),
+    Fault(
+        "delay-zero",
+        "the reported steering delay is 0",
+        _told(lambda told: replace(told, lateral_delay_s=0.0)),
+    ),
+    Fault("yaw-off", "the calibration is off by half a degree in yaw", _told(_turned)),
+    Fault(
+        "speed-in-miles",
+        "the speed is reported in miles per hour",
+        _told(lambda told: replace(told, speed_mps=_MILES_PER_HOUR * told.speed_mps)),
+    ),
+)
+FAULTS: Mapping[str, Fault] = MappingProxyType({one.name: one for one in _ALL})

@@ -1,0 +1,354 @@
+"""The simulation: road, car and other cars at 100 Hz, and what happened, noted 20 times a second.
+
+It knows nothing of daemons or messages. A driver is asked once a frame; its answer takes effect
+when it would arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from modeld.outputs.verdict import Action
+from tools.simulator.closed_loop.trial import RUN_UP_S, Trial
+from tools.simulator.world.car import FRONT_M, LENGTH_M, TICK_S, WIDTH_M, Body, Car
+from tools.simulator.world.curves import Floats, arctangent, sin_cos
+from tools.simulator.world.traffic import Traffic, Vehicle
+
+# ----------------------------------------------------------------------------------------------
+# The run-up leads the car on the lane's centre before the hand-over, so that a model has seen a
+# drive. In the last metres it leaves the centre to arrive with the trial's offset and heading.
+
+# Of leaving the centre; at most half of the run-up.
+SWERVE_M = 40.0
+
+
+class RunUp:
+    """Leads the car to the hand-over."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._centre_m = trial.world.lanes.centre_m(trial.lane)
+        self._swerve_m = min(SWERVE_M, 0.5 * RUN_UP_S * trial.speed_mps)
+        bend = trial.world.road.at(trial.hand_over_m).curvature_1pm
+        sine, cosine = sin_cos(trial.off_rad)
+        along = 1.0 - bend * (self._centre_m + trial.off_m)
+        # The quintic from 0 to off_m with the slope of the heading at its end, bent nowhere there.
+        end, rise = trial.off_m, float(sine) / float(cosine) * along * self._swerve_m
+        self._parts = (10.0 * end - 4.0 * rise, -15.0 * end + 7.0 * rise, 6.0 * end - 3.0 * rise)
+
+    def car(self, time_s: float) -> Car:
+        """Return the car at a time that counts to the hand-over at 0."""
+        trial = self._trial
+        s = trial.hand_over_m + trial.speed_mps * time_s
+        x, y, heading = self._pose(s)
+        before_x, before_y, before = self._pose(s - trial.speed_mps * TICK_S)
+        way = math.sqrt((x - before_x) ** 2 + (y - before_y) ** 2)
+        # Speed and curvature are those of the last tick, as the car's sensors measure them.
+        return Car(
+            x_m=x,
+            y_m=y,
+            heading_rad=heading,
+            speed_mps=way / TICK_S,
+            s_m=s,
+            curvature_1pm=(heading - before) / way,
+        )
+
+    def _pose(self, s_m: float) -> tuple[float, float, float]:
+        """Return x, y and heading on the path."""
+        road = self._trial.world.road
+        t = max(0.0, 1.0 + (s_m - self._trial.hand_over_m) / self._swerve_m)
+        third, fourth, fifth = self._parts
+        offset = self._centre_m + t * t * t * (third + t * (fourth + t * fifth))
+        slope = t * t * (3.0 * third + t * (4.0 * fourth + t * 5.0 * fifth)) / self._swerve_m
+        point = road.at(s_m)
+        x, y, _ = road.places(np.array(s_m), np.array(offset))
+        along = 1.0 - point.curvature_1pm * offset
+        return float(x), float(y), point.heading_rad + float(arctangent(np.array(slope / along)))
+
+
+FRAME_S = 0.05
+TICKS_PER_FRAME = round(FRAME_S / TICK_S)
+RUN_UP_TICKS = round(RUN_UP_S / TICK_S)
+# The set speed holds the car back as cruise control does: so much less for each m/s too fast.
+CRUISE_GAIN_1PS = 0.5
+# With shouldStop the brake holds at least so much.
+HOLD_MPS2 = -1.0
+STANDING_MPS = 0.1
+# Behind a lead that stopped, the drive is over when the car has stood for so long; elsewhere a car
+# that stands for so long will not get anywhere.
+STOOD_S, STALLED_S = 2.0, 20.0
+# Farther beyond the carriageway than this nothing is to be learnt any more.
+LOST_M = 2.0
+LOST_RAD = 1.0
+# A lane change: blinker, then the hand at the wheel; it is over when the car stays in its new lane.
+NUDGE_AFTER_S, NUDGE_S = 1.0, 0.6
+ARRIVED_M, ARRIVED_S = 0.3, 1.0
+CHANGE_LIMIT_S = 12.0
+
+
+class End(StrEnum):
+    """Why a drive was over."""
+
+    DONE = "done"
+    LEFT_ROAD = "left the road"
+    COLLISION = "collision"
+    STALLED = "stalled"
+
+
+class Sample(NamedTuple):
+    """One moment after the hand-over.
+
+    Attributes:
+        time_s: from the hand-over.
+        offset_m: of the camera from the centre of its lane, positive to the right.
+        heading_rad: of the car against the road, positive to the right.
+        curvature_1pm: of the path.
+        gap_m: from the front of the car to the rear of what is ahead in its way; infinite: nothing.
+        counts: 1 where offset and heading are judged, 0 during a lane change or a recovery.
+        out: 1 where a side of the car is beyond the border of its lane (or of both, changing).
+    """
+
+    time_s: float
+    s_m: float
+    x_m: float
+    y_m: float
+    offset_m: float
+    heading_rad: float
+    speed_mps: float
+    acceleration_mps2: float
+    curvature_1pm: float
+    gap_m: float
+    counts: float
+    out: float
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The record of a drive after the hand-over, (n, len(Sample._fields)) float64."""
+
+    trial: Trial
+    samples: Floats
+    end: End
+
+    def column(self, name: str) -> Floats:
+        """Return one field of all samples, (n,)."""
+        return np.asarray(self.samples[:, Sample._fields.index(name)])
+
+    @property
+    def driven_m(self) -> float:
+        """Along the road."""
+        if not self.samples.size:
+            return 0.0
+        return max(0.0, float(self.samples[-1, 1]) - self.trial.hand_over_m)
+
+
+@dataclass(slots=True)
+class LaneChange:
+    """A lane change under way to a `side`; the blinker went on at `began_s`.
+
+    The car has been near the centre of its new lane for `near_s`. Once `moving`, the hand was at
+    the wheel and the new lane is the lane.
+    """
+
+    side: int
+    began_s: float
+    near_s: float = 0.0
+    moving: bool = False
+
+
+class Simulation:
+    """One drive as it goes on.
+
+    Attributes:
+        ticks: of 10 ms since the beginning of the run-up.
+        body: where it is on the road, of the last whole frame.
+        lane: the lane that the car should be in.
+        change: the lane change under way; None: none.
+        end: why the drive is over; None: it goes on.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.ticks = 0
+        self._run_up = RunUp(trial)
+        self.car: Car = self._run_up.car(-RUN_UP_S)
+        self.body: Body = self.car.body(trial.world.road)
+        self._traffic = _traffic_of(trial, self.body)
+        self.vehicles: tuple[Vehicle, ...] = self._vehicles()
+        self.lane = trial.lane
+        self.change: LaneChange | None = None
+        self.action = Action()
+        self.end: End | None = None
+        self._wishes = list(trial.wishes)
+        self._samples: list[Sample] = []
+        self._stood_s = 0.0
+
+    @property
+    def time_s(self) -> float:
+        """Time, 0 at the hand-over."""
+        return (self.ticks - RUN_UP_TICKS) * TICK_S
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether the driver under test has the wheel."""
+        return self.ticks >= RUN_UP_TICKS
+
+    @property
+    def frame(self) -> int:
+        """Number of the last frame."""
+        return self.ticks // TICKS_PER_FRAME
+
+    @property
+    def blinker(self) -> int:
+        """Side of the blinker; 0: off."""
+        return 0 if self.change is None else self.change.side
+
+    @property
+    def nudge(self) -> int:
+        """Side to which the driver's hand turns the wheel; 0: it does not."""
+        if self.change is None:
+            return 0
+        since_s = self.time_s - self.change.began_s
+        return self.change.side if NUDGE_AFTER_S <= since_s < NUDGE_AFTER_S + NUDGE_S else 0
+
+    @property
+    def set_speed_mps(self) -> float:
+        """What cruise control would keep: the road's limit."""
+        return max(self.trial.world.speed_limit_mps, self.trial.speed_mps)
+
+    @property
+    def track(self) -> Track:
+        """What happened, when it is over."""
+        samples = np.array(self._samples, np.float64).reshape(-1, len(Sample._fields))
+        return Track(self.trial, samples, self.end or End.DONE)
+
+    def tick(self) -> None:
+        """Go on by 10 ms."""
+        self.ticks += 1
+        if self.ticks <= RUN_UP_TICKS:
+            self.car = self._run_up.car(self.time_s)
+        else:
+            self.car.step(TICK_S, self.action.curvature_1pm, self._acceleration())
+        if self.ticks % TICKS_PER_FRAME == 0:
+            self._frame()
+
+    def _acceleration(self) -> float:
+        """Return the command for motor and brakes, which keeps the car to its set speed."""
+        wanted = self.action.acceleration_mps2
+        if self.action.should_stop:
+            wanted = min(wanted, HOLD_MPS2)
+        return min(wanted, CRUISE_GAIN_1PS * (self.set_speed_mps - self.car.speed_mps))
+
+    def _vehicles(self) -> tuple[Vehicle, ...]:
+        return () if self._traffic is None else self._traffic.vehicles
+
+    @property
+    def _lead_stands(self) -> bool:
+        lead = self.trial.lead
+        return lead is not None and lead.at(self.ticks * TICK_S)[0] == 0.0
+
+    def _frame(self) -> None:
+        """Look where everything is."""
+        self.body = self.car.body(self.trial.world.road)
+        if self._traffic is not None:
+            self._traffic.step(FRAME_S, self.body)
+        self.vehicles = self._vehicles()
+        if self.is_engaged:
+            self._guide_lane_change()
+            self._samples.append(self._sample())
+            self.end = self._judge()
+
+    def _guide_lane_change(self) -> None:
+        """Let the driver ask for a lane change, and see it done."""
+        if self.change is None:
+            if self._wishes and self.body.s_m >= self._wishes[0].s_m:
+                self.change = LaneChange(self._wishes.pop(0).side, self.time_s)
+            return
+        change, since_s = self.change, self.time_s - self.change.began_s
+        if not change.moving and since_s >= NUDGE_AFTER_S:
+            change.moving = True
+            self.lane += change.side
+        is_near = change.moving and abs(self._offset()) <= ARRIVED_M
+        change.near_s = change.near_s + FRAME_S if is_near else 0.0
+        if change.near_s >= ARRIVED_S or since_s >= CHANGE_LIMIT_S:
+            self.change = None
+
+    def _offset(self) -> float:
+        return self.body.offset_m - self.trial.world.lanes.centre_m(self.lane)
+
+    def _sample(self) -> Sample:
+        body, trial = self.body, self.trial
+        point = trial.world.road.at(body.s_m)
+        moving = self.change is not None and self.change.moving
+        recovering = body.s_m - trial.hand_over_m < trial.scenario.counts_from_m
+        return Sample(
+            time_s=self.time_s,
+            s_m=body.s_m,
+            x_m=body.x_m,
+            y_m=body.y_m,
+            offset_m=self._offset(),
+            heading_rad=body.heading_rad - point.heading_rad,
+            speed_mps=body.speed_mps,
+            acceleration_mps2=body.acceleration_mps2,
+            curvature_1pm=body.curvature_1pm,
+            gap_m=gap_ahead(body, self.vehicles),
+            counts=float(not moving and not recovering),
+            out=float(not recovering and self._is_out()),
+        )
+
+    def _is_out(self) -> bool:
+        """Tell whether a side of the car is beyond its lane; changing, beyond both lanes."""
+        half_m, offset = 0.5 * self.trial.world.lanes.width_m, self._offset()
+        left, right = -half_m, half_m
+        if self.change is not None and self.change.moving:
+            # The lane that it comes from lies on the other side.
+            left -= 2.0 * half_m * (self.change.side > 0)
+            right += 2.0 * half_m * (self.change.side < 0)
+        side = 0.5 * WIDTH_M
+        return offset - side < left or offset + side > right
+
+    def _judge(self) -> End | None:
+        body, lanes = self.body, self.trial.world.lanes
+        if any(overlaps(body, vehicle) for vehicle in self.vehicles):
+            return End.COLLISION
+        outside = max(lanes.left_edge_m - body.offset_m, body.offset_m - lanes.right_edge_m)
+        if outside > LOST_M or abs(self._samples[-1].heading_rad) > LOST_RAD:
+            return End.LEFT_ROAD
+        if body.s_m >= self.trial.end_m:
+            return End.DONE
+        self._stood_s = self._stood_s + FRAME_S if body.speed_mps < STANDING_MPS else 0.0
+        if self._lead_stands and self._stood_s >= STOOD_S:
+            return End.DONE
+        return End.STALLED if self._stood_s >= STALLED_S else None
+
+
+def gap_ahead(body: Body, vehicles: tuple[Vehicle, ...]) -> float:
+    """Return the way from the front of the car to the rear of the next vehicle in its way, m."""
+    front_m = body.s_m + FRONT_M
+    gaps = [v.s_m - front_m for v in vehicles if v.s_m > body.s_m and _is_beside(body, v)]
+    return min(gaps, default=float("inf"))
+
+
+def overlaps(body: Body, vehicle: Vehicle) -> bool:
+    """Tell whether the car and a vehicle occupy the same place, seen along the road."""
+    front_m = body.s_m + FRONT_M
+    rear_m = front_m - LENGTH_M
+    along = rear_m < vehicle.s_m + vehicle.length_m and vehicle.s_m < front_m
+    return along and _is_beside(body, vehicle)
+
+
+def _is_beside(body: Body, vehicle: Vehicle) -> bool:
+    reach_m = 0.5 * WIDTH_M + 0.5 * vehicle.width_m
+    return abs(vehicle.offset_m - body.offset_m) < reach_m
+
+
+def _traffic_of(trial: Trial, body: Body) -> Traffic | None:
+    """Return the other cars of a drive; None: there are none."""
+    if trial.lead is not None:
+        return Traffic(trial.world, trial.seed, body, density=0.0, lead=trial.lead)
+    return Traffic(trial.world, trial.seed, body) if trial.scenario.traffic else None

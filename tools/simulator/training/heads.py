@@ -1,0 +1,304 @@
+"""The heads of both networks: where each lies, in which units it is learnt, and in a mirror.
+
+A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
+units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
+means, then logarithms of standard deviations, as `modeld.outputs.parse_outputs` reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.constants import (
+    DESIRE_LENGTH,
+    DESIRE_PREDICTION_STEPS,
+    EULER_WIDTH,
+    IDX_COUNT,
+    LANE_LINE_COUNT,
+    LEAD_COUNT,
+    LEAD_STEPS,
+    LEAD_WIDTH,
+    PLAN_WIDTH,
+    POSE_WIDTH,
+    ROAD_EDGE_COUNT,
+)
+from modeld.vehicle.desire import Desire
+
+Singles = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Kind = Literal["gaussian", "binary", "categorical"]
+
+META_WIDTH = 55
+HIDDEN_WIDTH = 512
+HISTORY_ROWS = 25
+# From one row of the histories to the next: four frames of the camera.
+ROW_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One head.
+
+    `kind` is ``gaussian`` (means, then logarithms of deviations), ``binary`` (a logit each) or
+    ``categorical`` (logits, softmax over the last axis); `shape` is that of what is true.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    weight: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """Values of a target."""
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        """Values of an output."""
+        return self.size * (2 if self.kind == "gaussian" else 1)
+
+
+PLAN = Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), 3.0)
+DESIRE_STATE = Head("desire_state", "categorical", (DESIRE_LENGTH,))
+
+# In the order of the output; `hidden_state` follows them. Weights: what the drive depends on most
+# is what the small network shall spend itself on; speed, one value of `pose`, is hardest to see.
+VISION_HEADS = (
+    Head("meta", "binary", (META_WIDTH,), 0.1),
+    Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH), 0.05),
+    Head("pose", "gaussian", (POSE_WIDTH,), 4.0),
+    Head("wide_from_device_euler", "gaussian", (EULER_WIDTH,), 0.05),
+    Head("road_transform", "gaussian", (POSE_WIDTH,), 0.3),
+    Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2), 2.0),
+    Head("lane_lines_prob", "binary", (LANE_LINE_COUNT, 2), 0.5),
+    Head("road_edges", "gaussian", (ROAD_EDGE_COUNT, IDX_COUNT, 2), 1.0),
+    Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
+    Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
+)
+# What the curves ahead ask for: read before `hidden_state`, which holds it, and not a head of the
+# model.
+FOR_CURVES = Head("for_curves", "gaussian", (1,), 2.0)
+# The plan is learnt with the vision, too: so `hidden_state` holds what the policy needs.
+VISION_TARGETS = (*VISION_HEADS, FOR_CURVES, PLAN)
+POLICY_HEADS = (PLAN, DESIRE_STATE)
+
+
+def size_of(heads: tuple[Head, ...]) -> int:
+    """Return the length of a target of these heads."""
+    return sum(head.size for head in heads)
+
+
+def width_of(heads: tuple[Head, ...]) -> int:
+    """Return the length of an output of these heads."""
+    return sum(head.width for head in heads)
+
+
+def places_in_target(heads: tuple[Head, ...]) -> dict[str, slice]:
+    """Return where each head lies in a target."""
+    return _places(heads, [head.size for head in heads])
+
+
+def places_in_output(heads: tuple[Head, ...]) -> dict[str, slice]:
+    """Return where each head lies in an output."""
+    return _places(heads, [head.width for head in heads])
+
+
+def _places(heads: tuple[Head, ...], lengths: list[int]) -> dict[str, slice]:
+    places, start = {}, 0
+    for head, length in zip(heads, lengths, strict=True):
+        places[head.name] = slice(start, start + length)
+        start += length
+    return places
+
+
+def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
+    """Return the target of one sample.
+
+    `truth` is a `tools.simulator.world.truth.Truth` or has arrays of the same names and shapes. Of
+    `lane_lines_prob` (4,), the chances that lines are there, both columns are made.
+    """
+    parts = []
+    for head in heads:
+        values = np.asarray(getattr(truth, head.name), np.float32)
+        if head.name == "lane_lines_prob" and values.shape == (LANE_LINE_COUNT,):
+            values = np.stack([1.0 - values, values], axis=-1)
+        assert values.shape == head.shape, f"{head.name}: {values.shape}"
+        parts.append(values.reshape(-1))
+    return np.concatenate(parts, dtype=np.float32)
+
+
+# --- Units that bring targets to about one: means and deviations of each value ----------------
+#
+# The networks learn in these units, as positions of 192 m and rates of 0.001 rad/s stand in one
+# output. When the model is written its last layers take the units in (`fold`), so that it answers
+# in metres and radians.
+
+# Values that never change, like the yaw of a camera that is mounted straight, have this unit: far
+# below what anybody reads from them, far above where float16 ends.
+LEAST_DEVIATION: Mapping[str, float] = {
+    "pose": 3e-3,
+    "wide_from_device_euler": 1e-3,
+    "road_transform": 1e-3,
+    "lane_lines": 2e-2,
+    "road_edges": 2e-2,
+    "lead": 1e-1,
+    "plan": 1e-3,
+    "for_curves": 1e-1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Mean and deviation of each value of a target, both float32; 0 and 1 for chances.
+
+    Both are (size,); deviations are above 0.
+    """
+
+    mean: Singles
+    deviation: Singles
+
+
+def measure(heads: tuple[Head, ...], targets: Singles) -> Scaling:
+    """Return the scaling of a set of targets.
+
+    Targets are (n, size) float32, NaN where there is no truth.
+    """
+    means, deviations = [], []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        part = targets[:, place].astype(np.float64)
+        if head.kind != "gaussian":
+            means.append(np.zeros(head.size))
+            deviations.append(np.ones(head.size))
+            continue
+        known = np.isfinite(part)
+        count = np.maximum(known.sum(axis=0), 1)
+        values = np.where(known, part, 0.0)
+        mean = values.sum(axis=0) / count
+        square = np.where(known, (part - mean) ** 2, 0.0).sum(axis=0) / count
+        means.append(mean)
+        deviations.append(np.maximum(np.sqrt(square), LEAST_DEVIATION[head.name]))
+    return Scaling(
+        np.concatenate(means).astype(np.float32), np.concatenate(deviations).astype(np.float32)
+    )
+
+
+def fold(
+    heads: tuple[Head, ...],
+    scaling: Scaling,
+    weight: NDArray[np.floating],
+    bias: NDArray[np.floating],
+) -> tuple[Singles, Singles]:
+    """Return a last layer that answers in the units of its heads.
+
+    `weight` (width, inputs) and `bias` (width,) answer in units of the scaling; the results are
+    float32 of the same shapes.
+    """
+    factor, shift = [], []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        deviation = scaling.deviation[place]
+        factor.append(deviation)
+        shift.append(scaling.mean[place])
+        if head.kind == "gaussian":  # the logarithms of deviations move, they do not stretch
+            factor.append(np.ones_like(deviation))
+            shift.append(np.log(deviation))
+    stretch = np.concatenate(factor).astype(np.float64)
+    return (
+        (weight * stretch[:, None]).astype(np.float32),
+        (bias * stretch + np.concatenate(shift)).astype(np.float32),
+    )
+
+
+def part_of(heads: tuple[Head, ...], scaling: Scaling, wanted: tuple[Head, ...]) -> Scaling:
+    """Return the scaling of some of the heads, in the order that is wanted."""
+    places = places_in_target(heads)
+    index = np.concatenate([np.r_[places[head.name]] for head in wanted])
+    return Scaling(scaling.mean[index], scaling.deviation[index])
+
+
+# --- Mirrored samples: twice the roads for nothing, and no side is ever preferred -------------
+#
+# The middle of a view is column 256 of 512 luma columns, whose numbers are the middles of pixels:
+# so column c becomes 512 - c, and column 0, which has no partner, takes that of column 1.
+
+# What each desire becomes.
+_DESIRES = np.array(
+    [
+        Desire.NONE,
+        Desire.TURN_RIGHT,
+        Desire.TURN_LEFT,
+        Desire.LANE_CHANGE_RIGHT,
+        Desire.LANE_CHANGE_LEFT,
+        Desire.KEEP_RIGHT,
+        Desire.KEEP_LEFT,
+        7,
+    ]
+)
+# Of x, y, z and of roll, pitch, yaw: what changes its sign.
+_PLACE = (1.0, -1.0, 1.0)
+_ANGLE = (-1.0, 1.0, -1.0)
+
+
+def mirror_images(images: Bytes) -> Bytes:
+    """Return mirrored views.
+
+    They are (..., 12 or 6, 128, 256) uint8; of each six channels the luma at (even, even), (odd,
+    even), (even, odd), (odd, odd) row and column, then U, V.
+    """
+    mirrored = images[..., ::-1].copy()
+    # Even columns: 512 - 2 i = 2 (256 - i). Odd ones: 512 - (2 i + 1) = 2 (255 - i) + 1, as it is.
+    for channel in range(0, images.shape[-3], 6):
+        even = mirrored[..., channel : channel + 2, :, :]
+        even[..., 1:] = even[..., :-1].copy()
+        # Chroma lies half way between: the mean of both neighbours.
+        chroma = mirrored[..., channel + 4 : channel + 6, :, :]
+        chroma[..., 1:] = ((chroma[..., 1:].astype(np.uint16) + chroma[..., :-1] + 1) // 2).astype(
+            np.uint8
+        )
+    return mirrored
+
+
+def mirror_target(heads: tuple[Head, ...], target: Singles) -> Singles:
+    """Return mirrored targets (..., size) float32; `heads` are its parts in order."""
+    parts = []
+    for head, place in zip(heads, places_in_target(heads).values(), strict=True):
+        values = target[..., place]
+        shaped = values.reshape(*values.shape[:-1], *head.shape)
+        parts.append(_mirror(head, shaped).reshape(values.shape))
+    return np.concatenate(parts, axis=-1, dtype=np.float32)
+
+
+def mirror_desires(desires: Singles) -> Singles:
+    """Return mirrored desires, (..., 8)."""
+    return np.asarray(desires[..., _DESIRES], np.float32)
+
+
+def _mirror(head: Head, values: Singles) -> Singles:
+    if head.name in ("desire_pred", "desire_state"):
+        return mirror_desires(values)
+    if head.name == "plan":
+        return np.asarray(values * np.array(_PLACE * 3 + _ANGLE * 2), np.float32)
+    if head.name in ("pose", "road_transform"):
+        return np.asarray(values * np.array(_PLACE + _ANGLE), np.float32)
+    if head.name == "wide_from_device_euler":
+        return np.asarray(values * np.array(_ANGLE), np.float32)
+    if head.name in ("lane_lines", "road_edges"):
+        return np.asarray(values[..., ::-1, :, :] * np.array((-1.0, 1.0)), np.float32)
+    if head.name == "lane_lines_prob":
+        return values[..., ::-1, :]
+    if head.name == "lead":
+        return np.asarray(values * np.array((1.0, -1.0, 1.0, 1.0)), np.float32)
+    return values if head.name != "meta" else _mirror_meta(values)
+
+
+def _mirror_meta(values: Singles) -> Singles:
+    """Swap the blinkers, the last two of each four columns from 31 on."""
+    mirrored = values.copy()
+    mirrored[..., 33:55:4], mirrored[..., 34:55:4] = values[..., 34:55:4], values[..., 33:55:4]
+    return mirrored

@@ -1,0 +1,259 @@
+"""The two networks in torch: vision sees two pairs of frames, policy looks back over five seconds.
+
+Both views go through the same convolutions, which find markings, edges and motion wherever they
+are; then a layer that knows places reads both. The policy bends the plan that vision's own head
+gives: it begins as that head, and learns what only the past can tell, such as a lane change under
+way.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from modeld.constants import DESIRE_LENGTH
+from tools.simulator.training.heads import (
+    DESIRE_STATE,
+    FOR_CURVES,
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    width_of,
+)
+from tools.simulator.training.networks import sweep
+from tools.simulator.training.networks.architecture import (
+    HEAD_GROUPS,
+    LEADS,
+    MIDDLE,
+    POLICY_SIZE,
+    READING_SCALE,
+    SPREAD,
+    TOLD_OF_LEAD,
+    VIEW_CHANNELS,
+    VIEW_SHAPE,
+    VISION_SIZE,
+    PolicySize,
+    Step,
+    VisionSize,
+)
+from tools.simulator.training.networks.cells import LEAD_READINGS, LINES, ROWS
+from tools.simulator.training.networks.parts import (
+    Cells,
+    ConvNorm,
+    Residual,
+    Sweep,
+    TwoLayers,
+    begin_small,
+)
+
+
+class Seen(NamedTuple):
+    """The output of a trunk: `hidden_state` (n, 512), and the logits of its parts.
+
+    Attributes:
+        cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
+        ways: (n, 32).
+        lead: (n, 2, 2) of each view, as `cells.lead_readings`.
+        for_curves: (n, 2) the output of `heads.FOR_CURVES`.
+    """
+
+    hidden: Tensor
+    cells: Tensor
+    ways: Tensor
+    lead: Tensor
+    for_curves: Tensor
+
+
+class Trunk(nn.Module):
+    """What sees: both views to `hidden_state`."""
+
+    def __init__(self, size: VisionSize = VISION_SIZE) -> None:
+        super().__init__()
+        widths = [VIEW_CHANNELS, *(step.channels for step in size.steps)]
+        self.steps = nn.ModuleList(map(_step, widths, size.steps))
+        self._cell_step = size.cells.step
+        self.sweep = Sweep(size.sweep)
+        channels = size.steps[self._cell_step].channels
+        self.cells = Cells(size.cells, channels, widths[-1])
+        self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
+        self.neck = ConvNorm(size.joint, size.neck, 1)
+        read = 2 * (2 * LINES * ROWS + 3 + channels + LEAD_READINGS)
+        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
+        self.curves = TwoLayers(inputs, size.curves, FOR_CURVES.width)
+        self.places = nn.Linear(inputs + FOR_CURVES.size, HIDDEN_WIDTH)
+        self.norm = nn.LayerNorm(HIDDEN_WIDTH)
+
+    def forward(self, views: Tensor) -> Tensor:
+        """Return `hidden_state`, (n, 512).
+
+        `views` are (n, 2, 12, 128, 256), road and wide, bytes brought to about [-2, 2].
+        """
+        return self.see(views).hidden
+
+    def see(self, views: Tensor) -> Seen:
+        """Return all that is seen in views as `forward` has them."""
+        count = views.shape[0]
+        way, ways = self.sweep(views[:, 0])
+        x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
+        cells = x
+        for index, step in enumerate(self.steps):
+            x = step(x)
+            if isinstance(step, ConvNorm):
+                x = torch.relu_(x)
+            if index == self._cell_step:
+                cells = x
+        read, logits, lead = self.cells(cells, x)
+        x = x.contiguous().reshape(count, -1, *x.shape[2:])
+        x = torch.relu_(self.neck(torch.relu_(self.joint(x))))
+        with torch.autocast("cpu", enabled=False):
+            found = torch.cat([x.flatten(1).float(), read, way], 1)
+            curves = self.curves(found)
+            found = torch.cat([found, curves[:, : FOR_CURVES.size] * READING_SCALE], 1)
+            return Seen(self.norm(self.places(found)), logits, ways, lead, curves)
+
+
+class PlanHead(nn.Module):
+    """`hidden_state`, and what the past adds, to the plan."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(HIDDEN_WIDTH, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.last = nn.Linear(hidden, PLAN.width)
+        begin_small(self.last)
+
+    def forward(self, feature: Tensor, past: Tensor | None = None) -> Tensor:
+        """Return the plan's output (n, 990) in units of the scaling, of features (n, 512).
+
+        `past` (n, hidden) is added before the second layer's bend; None adds nothing.
+        """
+        x = self.second(torch.relu(self.first(feature)))
+        return self.last(torch.relu(x if past is None else x + past))
+
+
+class Vision(nn.Module):
+    """The trunk, its heads, and the plan's head that it is trained with."""
+
+    def __init__(self, size: VisionSize = VISION_SIZE) -> None:
+        super().__init__()
+        self.trunk = Trunk(size)
+        self.heads = nn.ModuleDict(
+            {
+                group: TwoLayers(
+                    HIDDEN_WIDTH, size.lines if group == "lines" else size.others, width_of(heads)
+                )
+                for group, heads in HEAD_GROUPS.items()
+            }
+        )
+        self.plan = PlanHead(size.plan)
+
+    def forward(self, views: Tensor) -> dict[str, Tensor]:
+        """Return the output of each head by its name, `plan`, and what `Seen` has.
+
+        `views` are those of `Trunk.forward`.
+        """
+        seen = self.trunk.see(views)
+        found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
+        found["lead_readings"], found[FOR_CURVES.name] = seen.lead, seen.for_curves
+        # Heads are a small part of the work, and metres want more than eight bits.
+        with torch.autocast("cpu", enabled=False):
+            found["plan"] = self.plan(seen.hidden)
+            for group, heads in HEAD_GROUPS.items():
+                start, output = 0, self.heads[group](seen.hidden)
+                for head in heads:
+                    found[head.name] = output[:, start : start + head.width]
+                    start += head.width
+        return found
+
+
+class Policy(nn.Module):
+    """Five seconds of features and desires to plan and desire.
+
+    What vision's head tells of the car ahead is taken from it and does not learn: how fast that car
+    comes nearer shows in it on cars that no drive had, which 512 values of a row leave to be learnt
+    from some hundred of them (ADR 0098).
+    """
+
+    def __init__(self, size: PolicySize = POLICY_SIZE) -> None:
+        super().__init__()
+        self.row = nn.Linear(HIDDEN_WIDTH, size.row)
+        self.lead = TwoLayers(HIDDEN_WIDTH, size.lead, len(TOLD_OF_LEAD)).requires_grad_(False)
+        inputs = HISTORY_ROWS * (size.row + len(TOLD_OF_LEAD) + DESIRE_LENGTH) + 2
+        self.past = nn.Linear(inputs, size.past)
+        self.mix = nn.Linear(size.past, size.past)
+        self.bend = nn.Linear(size.past, size.plan)
+        self.desire = nn.Linear(size.past, DESIRE_STATE.width)
+        self.plan = PlanHead(size.plan)
+        # At first the past says nothing, and the plan is that of vision's head.
+        nn.init.zeros_(self.bend.weight)
+        nn.init.zeros_(self.bend.bias)
+
+    def begin_as(self, vision: Vision) -> None:
+        """Copy a vision's head of the plan, and its head of leads."""
+        self.plan.load_state_dict(vision.plan.state_dict())
+        told = vision.heads[LEADS].state_dict()
+        for name in ("last.weight", "last.bias"):
+            told[name] = told[name][list(TOLD_OF_LEAD)]
+        self.lead.load_state_dict(told)
+
+    def forward(self, desires: Tensor, convention: Tensor, features: Tensor) -> dict[str, Tensor]:
+        """Return the output of each head by its name.
+
+        Args:
+            desires: (n, 25, 8) pulses, oldest first.
+            convention: (n, 2) side of the road: right, left.
+            features: (n, 25, 512) `hidden_state`, oldest first; the last row is the present.
+        """
+        rows = (torch.relu(self.row(features)), self.lead(features), desires)
+        seen = torch.cat([*(part.flatten(1) for part in rows), convention], 1)
+        past = torch.relu(self.mix(torch.relu(self.past(seen))))
+        return {
+            "plan": self.plan(features[:, -1], self.bend(past)),
+            "desire_state": self.desire(past),
+        }
+
+
+def _step(inputs: int, step: Step) -> nn.Module:
+    if step.kind == "conv":
+        return ConvNorm(inputs, step.channels, 3, step.stride)
+    return Residual(step.channels)
+
+
+def as_input(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return bytes as what the networks take, about [-2, 2]; channels lie together in memory.
+
+    From (n, 2, 12, 128, 256) uint8 to `dtype`, of the same shape.
+    """
+    count, views, channels, high, wide = images.shape
+    found = torch.empty((count, views, high, wide, channels), dtype=dtype)
+    # One by one, as what is done to one stays in a core's cache.
+    for one, image in zip(found, images, strict=True):
+        last = image.permute(0, 2, 3, 1).contiguous().to(dtype)
+        one.copy_(last.sub_(MIDDLE).mul_(1.0 / SPREAD))
+    return found.permute(0, 1, 4, 2, 3)
+
+
+def folded(vision: Vision) -> Vision:
+    """Return a vision that no longer learns: its convolutions have taken their norms in."""
+    found = copy.deepcopy(vision).eval().to(memory_format=torch.channels_last)
+    for part in found.modules():
+        if isinstance(part, ConvNorm):
+            part.conv = fuse_conv_bn_eval(part.conv, part.norm)
+            part.norm = nn.Identity()
+    return found
+
+
+def fast_dtype() -> torch.dtype:
+    """Return bfloat16 where this processor multiplies it itself, else float32."""
+    is_half = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if is_half else torch.float32
+
+
+def arrays_of(network: nn.Module) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Return the weights of a network by their names."""
+    return {name: np.asarray(value.numpy()) for name, value in network.state_dict().items()}

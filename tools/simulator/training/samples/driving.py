@@ -1,0 +1,135 @@
+"""Lets networks see and drive in simulated drives, some side by side, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modeld.constants import IDX_COUNT, PLAN_WIDTH
+from tools.simulator.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    VISION_TARGETS,
+    Scaling,
+    Singles,
+    mirror_images,
+    part_of,
+)
+from tools.simulator.training.networks.networks import Policy, Vision, as_input, fast_dtype, folded
+from tools.simulator.training.options import Seeds
+from tools.simulator.training.samples.drives import CONVENTION, Drive
+
+# Drives that one process has under way at once: networks are faster on several.
+ABREAST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DrivesPlan:
+    """A round of drives.
+
+    `student` is the file with the networks' weights and the scaling; `student_share` of the drives
+    are driven by it. `first` is the number of the first drive; drives are divided among the
+    workers.
+    """
+
+    student: Path
+    seed: int
+    worlds: Seeds
+    first: int
+    workers: int
+    student_share: float
+
+
+class Student:
+    """Both networks and the histories of some drives."""
+
+    def __init__(self, vision: Vision, policy: Policy, scaling: Scaling) -> None:
+        self._trunk, self._policy = folded(vision).trunk, policy.eval()
+        self._dtype = fast_dtype()
+        plan = part_of(VISION_TARGETS, scaling, (PLAN,))
+        self._mean, self._deviation = plan.mean, plan.deviation
+
+    @classmethod
+    def load(cls, path: Path) -> Student:
+        """Return the student of a file that `save_student` wrote."""
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        vision, policy = Vision(), Policy()
+        vision.load_state_dict(saved["vision"])
+        policy.load_state_dict(saved["policy"])
+        return cls(vision, policy, Scaling(*(part.numpy() for part in saved["scaling"])))
+
+    @torch.inference_mode()
+    def see(self, images: np.ndarray[Any, np.dtype[np.uint8]]) -> Singles:
+        """Return `hidden_state` of each pair of views: (n, 2, 12, 128, 256) to (n, 512)."""
+        views = as_input(torch.from_numpy(images), self._dtype)
+        with torch.autocast("cpu", self._dtype, enabled=self._dtype == torch.bfloat16):
+            return np.asarray(self._trunk(views).numpy())
+
+    @torch.inference_mode()
+    def plan(self, desires: Singles, convention: Singles, features: Singles) -> Singles:
+        """Return the mean plans, (n, 33, 15), from histories as `Policy.forward` takes them."""
+        inputs: list[Tensor] = [torch.from_numpy(a) for a in (desires, convention, features)]
+        output = self._policy(*inputs)["plan"][:, : PLAN.size].numpy()
+        plans = output * self._deviation + self._mean
+        return np.asarray(plans.reshape(-1, IDX_COUNT, PLAN_WIDTH), np.float32)
+
+
+def save_student(path: Path, vision: Vision, policy: Policy, scaling: Scaling) -> None:
+    """Write networks for the processes that drive."""
+    torch.save(
+        {
+            "vision": vision.state_dict(),
+            "policy": policy.state_dict(),
+            "scaling": [torch.from_numpy(p) for p in (scaling.mean, scaling.deviation)],
+        },
+        path,
+    )
+
+
+def drive_on(
+    plan: DrivesPlan, worker: int, is_stopped: Callable[[], bool], send: Callable[[Any], None]
+) -> None:
+    """Drive until stopped, and send each finished drive's record; the body of a process."""
+    torch.set_num_threads(1)
+    student = Student.load(plan.student)
+    number = plan.first + worker
+    under_way: list[tuple[Drive, Singles, Singles]] = []
+    while not is_stopped():
+        while len(under_way) < ABREAST:
+            # Evenly spread over the numbers, whatever the share is.
+            share = plan.student_share
+            is_student = int((number + 1) * share) > int(number * share)
+            drive = Drive(plan.seed, plan.worlds, number, is_student=is_student)
+            features = np.zeros((HISTORY_ROWS, HIDDEN_WIDTH), np.float32)
+            under_way.append((drive, features, np.zeros((HISTORY_ROWS, 8), np.float32)))
+            number += plan.workers
+        _row(student, under_way)
+        for drive, _, _ in under_way:
+            if drive.is_over:
+                send(drive.record())
+        under_way = [entry for entry in under_way if not entry[0].is_over]
+
+
+def _row(student: Student, under_way: list[tuple[Drive, Singles, Singles]]) -> None:
+    """Take all drives on by one row."""
+    pictures = np.stack([drive.look() for drive, _, _ in under_way])
+    seen = zip(under_way, student.see(pictures), student.see(mirror_images(pictures)), strict=True)
+    for (drive, features, desires), feature, mirrored in seen:
+        for history in (features, desires):
+            history[:-1] = history[1:]
+        features[-1] = feature
+        desires[-1] = drive.judge(feature, mirrored)
+    plans = student.plan(
+        np.stack([desires for _, _, desires in under_way]),
+        np.tile(CONVENTION, (len(under_way), 1)),
+        np.stack([features for _, features, _ in under_way]),
+    )
+    for (drive, _, _), plan in zip(under_way, plans, strict=True):
+        drive.step(plan if drive.is_student else None)

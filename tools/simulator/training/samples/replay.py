@@ -1,0 +1,295 @@
+"""A ring of painted samples in shared memory: painters write, the training draws at random.
+
+Each painter is a process, has slots of its own and overwrites its oldest sample. A slot's version
+is odd while it is being written; a reader that sees it change draws again, so neither ever locks
+the other out. `tools.simulator.training.machine.Turns` decides who works and who waits; painters
+read it here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.errors import TrainingError
+from tools.lib import processes
+from tools.lib.processes import Crew, Task
+from tools.simulator.training.heads import Bytes, Singles
+
+# Road and wide, each two frames of six channels, older one first.
+IMAGES_SHAPE = (2, 12, 128, 256)
+_IMAGES_BYTES = 2 * 12 * 128 * 256
+# Of the memory that is available, a ring takes at most this share.
+_MOST_SHARE = 0.7
+# What a slot may be caught in the middle of, before something must be wrong.
+_TRIES = 1000
+# Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
+_NICE = 19
+# Between two looks whether it is the painters' turn.
+_WAIT_S = 0.01
+_GONE = (
+    "train: expected the painting processes to go on, found one gone; is there enough memory? "
+    "--workers 1 takes the least"
+)
+
+
+class Sample(NamedTuple):
+    """A painted moment to learn from.
+
+    Attributes:
+        images: (2, 12, 128, 256) uint8.
+        target: (size,) float32, NaN where there is no truth.
+        kind: index of the class of scenery.
+    """
+
+    images: Bytes
+    target: Singles
+    kind: int
+
+
+class Batch(NamedTuple):
+    """Some samples: images (n, 2, 12, 128, 256), targets (n, size), kinds (n,)."""
+
+    images: Bytes
+    targets: Singles
+    kinds: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """Where a ring is and how large.
+
+    `path` is that of the memory, for processes of the same user. `slots` is a multiple of the
+    painters who write.
+    """
+
+    path: Path
+    slots: int
+    painters: int
+    target_size: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all of it."""
+        return 8 * (1 + self.painters) + self.slots * (8 + 8 + 4 * self.target_size + _IMAGES_BYTES)
+
+
+class Replay:
+    """The ring; everyone opens the same file."""
+
+    def __init__(self, plan: ReplayPlan) -> None:
+        """Map the memory of a plan, which `open_replay` has made."""
+        self.plan = plan
+        with plan.path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), plan.bytes)
+        start = 0
+
+        def array(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+            nonlocal start
+            count = int(np.prod(shape))
+            found: NDArray[Any] = np.frombuffer(self._map, dtype, count, start).reshape(shape)
+            start += count * np.dtype(dtype).itemsize
+            return found
+
+        self._is_enough = array(np.int64, (1,))
+        self._produced = array(np.int64, (plan.painters,))
+        self._versions = array(np.int64, (plan.slots,))
+        self._kinds = array(np.int64, (plan.slots,))
+        self._targets = array(np.float32, (plan.slots, plan.target_size))
+        self._images = array(np.uint8, (plan.slots, *IMAGES_SHAPE))
+
+    @property
+    def produced(self) -> int:
+        """Samples written so far, those overwritten since included."""
+        return int(self._produced.sum())
+
+    @property
+    def held(self) -> int:
+        """Samples that can be drawn."""
+        each = self.plan.slots // self.plan.painters
+        return int(np.minimum(self._produced, each).sum())
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether painters shall wait: the cores are for learning."""
+        return bool(self._is_enough[0])
+
+    @is_enough.setter
+    def is_enough(self, value: bool) -> None:
+        self._is_enough[0] = value
+
+    def put(self, painter: int, sample: Sample) -> None:
+        """Write a sample over the painter's oldest one."""
+        each = self.plan.slots // self.plan.painters
+        done = int(self._produced[painter])
+        slot = painter * each + done % each
+        self._versions[slot] += 1
+        self._images[slot] = sample.images
+        self._targets[slot] = sample.target
+        self._kinds[slot] = sample.kind
+        self._versions[slot] += 1
+        self._produced[painter] = done + 1
+
+    def draw(self, rng: np.random.Generator, count: int) -> Batch:
+        """Return samples at random, some maybe twice.
+
+        Raises:
+            TrainingError: a slot never comes to rest.
+        """
+        batch = Batch(
+            np.empty((count, *IMAGES_SHAPE), np.uint8),
+            np.empty((count, self.plan.target_size), np.float32),
+            np.empty(count, np.int32),
+        )
+        each = self.plan.slots // self.plan.painters
+        filled = np.minimum(self._produced, each)
+        ends = np.cumsum(filled)
+        for index in range(count):
+            for _ in range(_TRIES):
+                number = int(rng.integers(ends[-1]))
+                painter = int(np.searchsorted(ends, number, side="right"))
+                slot = painter * each + number - int(ends[painter] - filled[painter])
+                if self._copy(slot, batch, index):
+                    break
+            else:
+                raise TrainingError(
+                    f"{self.plan.path}: expected samples at rest, found them always being written;"
+                    " run it again"
+                )
+        return batch
+
+    def targets(self) -> Singles:
+        """Return the targets of all samples held, (n, size)."""
+        each = self.plan.slots // self.plan.painters
+        filled = np.minimum(self._produced, each).tolist()
+        parts = [self._targets[p * each : p * each + n] for p, n in enumerate(filled)]
+        return np.concatenate(parts).astype(np.float32)
+
+    def _copy(self, slot: int, batch: Batch, index: int) -> bool:
+        before = int(self._versions[slot])
+        if before % 2:
+            return False
+        batch.images[index] = self._images[slot]
+        batch.targets[index] = self._targets[slot]
+        batch.kinds[index] = self._kinds[slot]
+        return int(self._versions[slot]) == before
+
+
+@contextmanager
+def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]:
+    """Make an empty ring; its memory is always given back at the end of the block.
+
+    `slots` are rounded up to a multiple of the painters, which open `plan` of the result.
+
+    Raises:
+        TrainingError: there is no room for it.
+    """
+    # A file without a name in any directory: nothing is left behind, not even after SIGKILL.
+    handle = os.memfd_create("modeld-replay")
+    try:
+        path = Path(f"/proc/{os.getpid()}/fd/{handle}")
+        plan = ReplayPlan(path, -(-slots // painters) * painters, painters, target_size)
+        free = _available_bytes()
+        # Asked for first: memory that is promised and not there ends other processes.
+        if plan.bytes > _MOST_SHARE * free:
+            raise TrainingError(
+                f"--slots: expected memory for {plan.slots} samples, {plan.bytes / 2**30:.1f} GiB, "
+                f"found {free / 2**30:.1f} GiB available; train with fewer"
+            )
+        os.truncate(handle, plan.bytes)
+        yield Replay(plan)
+    finally:
+        os.close(handle)
+
+
+def _available_bytes() -> int:
+    """Return how much memory can be taken without taking it from others."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(rest.split()[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- Painters ---------------------------------------------------------------------------------
+
+Source = Callable[[int], Iterable[Sample]]
+"""Gives the samples of a world by its number; what can be pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaintingPlan:
+    """What the painters do.
+
+    Attributes:
+        replay: where samples go.
+        source: where they come from.
+        first: number of the first world.
+    """
+
+    replay: ReplayPlan
+    source: Source
+    first: int = 0
+
+
+def fill(
+    plan: PaintingPlan,
+    painter: int,
+    is_stopped: Callable[[], bool],
+    send: Callable[[Any], None],
+) -> None:
+    """Paint until told to stop, and wait while there is enough; the body of a process.
+
+    Args:
+        plan: what.
+        painter: number of this process; it paints each so-manieth world.
+        is_stopped: whether to end.
+        send: takes the number of each world that is done.
+    """
+    os.nice(_NICE)
+    replay = Replay(plan.replay)
+    number = plan.first + painter
+    while not is_stopped():
+        for sample in plan.source(number):
+            replay.put(painter, sample)
+            while replay.is_enough and not is_stopped():
+                time.sleep(_WAIT_S)
+            if is_stopped():
+                return
+        send(number)
+        number += plan.replay.painters
+
+
+@contextmanager
+def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew]:
+    """Start processes that paint or drive for a training, one for each row of arguments.
+
+    At the end of the block they are gone. What the crew raises where one failed or is gone is a
+    TrainingError.
+
+    Args:
+        task: a function of a module, called with a row of arguments, `is_stopped` and `send`.
+        arguments: of each process; what can be pickled.
+    """
+    with processes.open_crew(partial(_told, task), arguments, TrainingError(_GONE)) as found:
+        yield found
+
+
+def _told(task: Task, *arguments: Any) -> None:
+    """Do a task; what it raises becomes one line."""
+    try:
+        task(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it is, in the training's words
+        raise TrainingError(
+            f"train: a painting process failed: {type(error).__name__}: {error}"
+        ) from None

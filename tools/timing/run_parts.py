@@ -1,0 +1,306 @@
+"""Runs of a program in parts: in phases that the host times, or launch by launch.
+
+`phased_runs` leaves the device idle between phases (inputs written, kernels run, outputs read), so
+that each has its own time; `Program.run` waits once. A `Stepper` waits after each launch, so that
+tools which look for a wrong launch can read every buffer; it is slow on purpose.
+
+Each run of a Chrome trace (chrome://tracing, Perfetto) is a slice with its launches inside; a
+launch is named after its ONNX nodes. The host has a track of its own: inputs written, launches
+queued, the wait for them, outputs read. The clocks of host and device differ; a run's first launch
+is queued when its inputs are written.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import InputError, RuntimeFault, first_line
+from runtime.files.user_file import whole_file
+from runtime.format.manifest import BufferSpec, KernelSpec, Manifest
+from runtime.opencl.binding import cl
+from runtime.opencl.recording_api import RecordingError
+from runtime.run.profile import Span
+from runtime.run.program import Program
+from runtime.run.submission import open_queue
+from runtime.texts import short_origin
+from tools.lib.json_output import json_text
+
+# About 20 MB of JSON, which viewers open in seconds.
+MAX_EVENTS = 20_000
+_DEVICE = {"pid": 1, "tid": 1}
+_HOST = {"pid": 1, "tid": 2}
+_HASH = re.compile(r"_[0-9a-f]{12}$")  # what the compiler appends to the kind of a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedRun:
+    """One run; stamps are ns of the host's monotonic clock.
+
+    Stamps are in order: inputs checked, on the device, launches queued, device idle, outputs read.
+    `spans` of each launch are by the device's clock, empty without profiling.
+    """
+
+    begun_ns: int
+    written_ns: int
+    queued_ns: int
+    done_ns: int
+    read_ns: int
+    spans: tuple[Span, ...] = ()
+
+
+def phased_runs(
+    program: Program,
+    inputs: Mapping[str, NDArray[Any]],
+    entry: str,
+    runs: int,
+    *,
+    profiling: bool = False,
+) -> list[PhasedRun]:
+    """Run an entry phase by phase; state advances as in `Program.run`.
+
+    With profiling kernels are launched one by one and timed by the device's clock. The program
+    stays the caller's.
+
+    Raises:
+        InputError: as `Program.run`, or `runs` is not positive.
+        RuntimeFault: the device failed.
+    """
+    if runs < 1:
+        raise InputError(f"runs: expected at least 1, got {runs}")
+    bound = program._entry(entry)
+    bound.check_inputs(inputs)
+    queue = open_queue(program._device, profiling=True) if profiling else program._queue
+    steps = program._steps_of(bound) if profiling else bound.steps
+    pending = program._pending
+    found = []
+    try:
+        program._recover(queue)
+        program._unfinished = True
+        for _ in range(runs):
+            stamps = [time.monotonic_ns()]
+            bound.write(inputs, queue, pending)
+            queue.finish()
+            stamps.append(time.monotonic_ns())
+            events = [step.enqueue(queue) for step in steps]
+            stamps.append(time.monotonic_ns())
+            queue.finish()
+            stamps.append(time.monotonic_ns())
+            bound.read(queue, pending)
+            stamps.append(time.monotonic_ns())
+            pending.clear()
+            spans = tuple(
+                Span(n, step.name, event.profile.queued, event.profile.start, event.profile.end)
+                for n, (step, event) in enumerate(zip(steps, events, strict=True))
+                if profiling and event is not None
+            )
+            begun_ns, written_ns, queued_ns, done_ns, read_ns = stamps
+            found.append(PhasedRun(begun_ns, written_ns, queued_ns, done_ns, read_ns, spans))
+        program._unfinished = False
+    except (cl.Error, RecordingError) as error:
+        raise RuntimeFault(f"entry {entry!r}, in phases: {first_line(error)}") from error
+    finally:
+        queue.finish()
+        pending.clear()
+    return found
+
+
+def traceable_runs(launches: int, wanted: int) -> int:
+    """Return how many runs a trace holds: as many as wanted, at most `MAX_EVENTS` launches."""
+    return max(1, min(wanted, MAX_EVENTS // max(1, launches)))
+
+
+def trace_events(
+    runs: Sequence[PhasedRun], device: str, manifest: Manifest, entry: str
+) -> dict[str, Any]:
+    """Return the trace as the object of the Trace Event Format (complete events, times in us).
+
+    Runs follow each other on one device track and one of the host; time 0 is the earliest event.
+
+    Each run has the spans of all launches in launch order.
+    """
+    spec = manifest.entry(entry)
+    assert spec is not None  # it has run
+    notes = [_note(manifest.kernels[index], manifest.buffers) for index in spec.launches]
+    # What is added to the host's clock to give the device's.
+    offsets = [r.spans[0].queued_ns - r.written_ns if r.spans else 0 for r in runs]
+    begun = (run.begun_ns + offset for run, offset in zip(runs, offsets, strict=True))
+    origin = min((*begun, *(span.queued_ns for run in runs for span in run.spans)), default=0)
+    events: list[dict[str, Any]] = [
+        {"ph": "M", **_DEVICE, "name": "process_name", "args": {"name": device}},
+        *(
+            {"ph": "M", **where, "name": "thread_name", "args": {"name": name}}
+            for where, name in ((_DEVICE, f"{manifest.name} {entry}"), (_HOST, "host"))
+        ),
+    ]
+    for number, (run, offset) in enumerate(zip(runs, offsets, strict=True)):
+        if run.spans:
+            whole = {
+                "run": number,
+                "launches": len(run.spans),
+                "flops": sum(note["args"]["flops"] for note in notes),
+                "bytes": sum(note["args"]["bytes"] for note in notes),
+            }
+            start, end = min(s.start_ns for s in run.spans), max(s.end_ns for s in run.spans)
+            events.append(_slice(f"run {number}", "run", (start - origin, end - origin), whole))
+        for span in run.spans:
+            note = notes[span.launch]
+            args = {"run": number, "launch": span.launch, **note["args"]}
+            args |= _rates(note["args"], span.end_ns - span.start_ns)
+            times = (span.start_ns - origin, span.end_ns - origin)
+            events.append(_slice(note["name"], note["kind"], times, args))
+        events += _host_events(run, number, offset - origin)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _host_events(run: PhasedRun, number: int, offset_ns: int) -> list[dict[str, Any]]:
+    """Return the phases of a run as slices of the host's track."""
+    phases = {
+        "write inputs": (run.begun_ns, run.written_ns),
+        "queue launches": (run.written_ns, run.queued_ns),
+        "wait": (run.queued_ns, run.done_ns),
+        "read outputs": (run.done_ns, run.read_ns),
+    }
+    return [
+        _slice(name, "host", (start + offset_ns, end + offset_ns), {"run": number}, _HOST)
+        for name, (start, end) in phases.items()
+    ]
+
+
+def _slice(
+    name: str,
+    kind: str,
+    times_ns: tuple[int, int],
+    args: dict[str, Any],
+    track: Mapping[str, int] = _DEVICE,
+) -> dict[str, Any]:
+    start_ns, end_ns = times_ns
+    where = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
+    return {"ph": "X", **track, "cat": kind, "name": name, **where, "args": args}
+
+
+def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:
+    """Return name, kind and arguments of the events of one launch."""
+    kind = _HASH.sub("", kernel.name)
+    nodes = list(kernel.origin)
+    return {
+        "name": short_origin(nodes) if nodes else kind,
+        "kind": kind,
+        "args": {
+            "kernel": kernel.name,
+            "nodes": nodes,
+            "arguments": [_describe(buffers[index]) for index in kernel.args],
+            "flops": kernel.flops,
+            "bytes": kernel.bytes_moved,
+            "global_size": list(kernel.global_size),
+            "local_size": list(kernel.local_size),
+        },
+    }
+
+
+def _describe(buffer: BufferSpec) -> str:
+    """Return what a kernel is given: "weight float32[64, 12, 3, 3] conv.weight"."""
+    kind = "intermediate" if buffer.kind == "arena" else buffer.kind
+    return f"{kind} {buffer.dtype}{list(buffer.shape)} {buffer.name}".rstrip()
+
+
+def _rates(work: dict[str, Any], duration_ns: int) -> dict[str, float]:
+    if duration_ns <= 0:
+        return {}
+    rates = {"GFLOP/s": work["flops"] / duration_ns, "GB/s": work["bytes"] / duration_ns}
+    return {unit: round(rate, 3) for unit, rate in rates.items()}
+
+
+def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
+    """Write a trace as JSON; the file appears complete or not at all.
+
+    Raises:
+        RuntimeFault: the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        with whole_file(target) as file:
+            file.write(json_text(trace).encode())
+    except OSError as error:
+        raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error
+
+
+class Stepper:
+    """Runs a program launch by launch; its state advances as in `Program.run`.
+
+    `program`: loaded; stays the caller's.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def states(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all state buffers by name."""
+        buffers = self._program.manifest.buffers
+        return {spec.name: self._program.state(spec.name) for spec in buffers if self._is(spec)}
+
+    def set_states(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write state buffers.
+
+        `values`: by name, of the declared size in bytes; names that are none are passed over.
+
+        Raises:
+            RuntimeFault: the device failed.
+        """
+        for index, spec in enumerate(self._program.manifest.buffers):
+            value = values.get(spec.name)
+            if not self._is(spec) or value is None:
+                continue
+            assert value.nbytes == spec.payload_bytes, spec.name
+            self._copy(self._program._memory.buffer(index), np.asarray(value, order="C"), spec.name)
+
+    def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
+        """Run an entry and yield the number of each launch when it is done.
+
+        `inputs`: as for `Program.run`.
+
+        Raises:
+            InputError: as `Program.run`.
+            RuntimeFault: the device failed.
+        """
+        program = self._program
+        bound = program._entry(entry)
+        bound.check_inputs(inputs)
+        queue = program._queue
+        try:
+            program._recover(queue)
+            bound.write(inputs, queue, program._pending)
+            for number, step in enumerate(program._steps_of(bound)):
+                step.enqueue(queue)
+                queue.finish()
+                yield number
+        except cl.Error as error:
+            raise RuntimeFault(f"entry {entry!r}, step by step: {first_line(error)}") from error
+        finally:
+            queue.finish()
+            program._pending.clear()
+
+    def read(self, index: int) -> NDArray[np.uint8] | None:
+        """Return the bytes of a buffer of the manifest, without padding; None for an image."""
+        spec = self._program.manifest.buffers[index]
+        if spec.image is not None or spec.payload_bytes == 0:
+            return None
+        found = np.empty(spec.payload_bytes, np.uint8)
+        self._copy(found, self._program._memory.buffer(index), spec.name)
+        return found
+
+    @staticmethod
+    def _is(spec: Any) -> bool:
+        return bool(spec.kind == "state")
+
+    def _copy(self, to: Any, source: Any, name: str) -> None:
+        try:
+            cl.enqueue_copy(self._program._queue, to, source)
+        except cl.Error as error:
+            raise RuntimeFault(f"buffer {name!r}: {first_line(error)}") from error

@@ -1,1 +1,0 @@
-"""Trained networks as ONNX files, and their model card."""
