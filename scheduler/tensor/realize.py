@@ -110,7 +110,7 @@ class TensorValues(TensorAssign):
         return self.numpy().tolist()
 
 
-# --- realize() and run() ------------------------------------------------------------------------
+# --- realize() and run() ----------------------------------------------------------------------
 
 
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:

@@ -191,7 +191,7 @@ def _lines(
     return tuple(sorted(lines, key=lambda line: -line.times * line.heuristic_ms))
 
 
-# --- The search: measure variants in order, keep the fastest that is right ---------------------
+# --- The search: measure variants in order, keep the fastest that is right --------------------
 
 # A choice has to be faster by this much, in the minimum and in the median.
 MARGIN: Final = 0.025

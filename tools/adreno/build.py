@@ -27,7 +27,6 @@ from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request
 from tools.errors import ArtifactMismatchError, ToolchainError
 
-# ----------------------------------------------------------------------------------------------
 # A kernel's code does not depend on the others of its program, so each is built by itself, and
 # equal ones of several models once.
 

@@ -30,7 +30,6 @@ from tools.errors import (
 )
 from tools.lib.json_output import json_text
 
-# ----------------------------------------------------------------------------------------------
 # The configuration of apt (also that of ``APT_CONFIG``) names the mirrors, so a machine with its
 # own mirror uses it; one-line lists and deb822 files are read.
 

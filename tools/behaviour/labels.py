@@ -20,8 +20,7 @@ from tools.errors import LabelsError, UsageError
 from tools.lib.given_data import GivenText
 from tools.messages.camera import VideoCamera, parse_video_camera, project, stand_in_camera
 
-# ----------------------------------------------------------------------------------------------
-# A level road as a calibrated camera sees it: pixels to metres, and curves to columns of rows.
+# --- A level road under a calibrated camera: pixels to metres, curves to columns of rows ------
 
 
 @dataclass(frozen=True, slots=True)

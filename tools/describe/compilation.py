@@ -131,8 +131,8 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"
 
 
-# ----------------------------------------------------------------------------------------------
-# Estimates are counted in the generated code, not measured. An image read is a `read_imagef` in the
+# --- Estimates --------------------------------------------------------------------------------
+# They are counted in the generated code, not measured. An image read is a `read_imagef` in the
 # source of a launched kernel, once for each launch, as the published figures count them; a gated
 # one is chosen by a condition. Inside a loop each counts once.
 

@@ -289,7 +289,7 @@ def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Te
     return _joined_taps(crossed, spatial)
 
 
-# --- NonMaxSuppression of known boxes, in numpy ------------------------------------------------
+# --- NonMaxSuppression of known boxes, in numpy -----------------------------------------------
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:

@@ -279,7 +279,7 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
 }}
 """
 
-# --- sin and cos: range reduction that is right for every float --------------------------------
+# --- sin and cos: range reduction that is right for every float -------------------------------
 #
 # Up to 48000 x - n*pi/2 is computed with pi/2 in three parts (Cody and Waite): the first step is
 # exact. Beyond, lane by lane: the product of the 24 bits of x and the bits of 2/pi that matter, in

@@ -41,7 +41,6 @@ from tools.regress.tell.whole import (
 )
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
 
-# ----------------------------------------------------------------------------------------------
 # Logs that `modeld replay -o DIR` wrote for a model, one for each drive, with times and sizes.
 
 # Longest first: a name loses the first that fits.

@@ -91,7 +91,7 @@ def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     )
 
 
-# --- The cameras: what they see is painted straight into camera frames -------------------------
+# --- The cameras: what they see is painted straight into camera frames ------------------------
 
 # The wide frame is published first: when the road frame wakes the daemon, both are there.
 STREAMS = (WIDE_STREAM, ROAD_STREAM)

@@ -130,7 +130,7 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
     return np.asarray(pooled[np.isfinite(pooled)])
 
 
-# --- The clip: an animated WebP, which browsers show in a page and in a README without a player
+# --- The clip: an animated WebP, which browsers show without a player -------------------------
 
 # A column of a page; more pixels only make the file large.
 SIZE: Final = (640, 400)

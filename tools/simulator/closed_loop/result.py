@@ -280,7 +280,7 @@ def table_of(outcome: Outcome) -> str:
     return format_table(table_header("scenario"), rows)
 
 
-# --- Reports of each finished drive, so an interrupted run has told of those before ------------
+# --- Reports of each drive at its end, so that an interrupted run keeps them ------------------
 
 
 @contextmanager

@@ -218,7 +218,7 @@ class DaemonDrivers:
         return DaemonDriver(simulation, self.program, wire)
 
 
-# --- Drives in processes beside each other, with the same results ------------------------------
+# --- Drives in several processes, with the same results ---------------------------------------
 #
 # A process loads the program once and drives one errand after the other. One that fails or dies
 # ends the run with one line; drives that were over before have been told of.

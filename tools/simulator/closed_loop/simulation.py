@@ -19,7 +19,6 @@ from tools.simulator.world.car import FRONT_M, LENGTH_M, TICK_S, WIDTH_M, Body, 
 from tools.simulator.world.curves import Floats, arctangent, sin_cos
 from tools.simulator.world.traffic import Traffic, Vehicle
 
-# ----------------------------------------------------------------------------------------------
 # The run-up leads the car on the lane's centre before the hand-over, so that a model has seen a
 # drive. In the last metres it leaves the centre to arrive with the trial's offset and heading.
 

@@ -103,7 +103,7 @@ def choose_workers(files: Sequence[CameraFile], most: int) -> int:
     return max(1, min(most, len(files), pictures // _PICTURES_PER_PROCESS))
 
 
-# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file --
+# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file
 
 
 def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[str, NDArray[Any]]:

@@ -64,7 +64,6 @@ from tools.simulator.training.vision_stage import (
     mirror_some,
 )
 
-# ----------------------------------------------------------------------------------------------
 # Distillation (Hinton and others, 2015) needs no truth: the teacher's outputs on the same inputs
 # hold more than it.
 
