@@ -77,7 +77,7 @@ def remake(node: Node, src: tuple[Node, ...]) -> Node:
     return make(node.op, node.dtype, src, node.arg)
 
 
-# An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them:
+# --- ALTERNATIVES: one value computed in two ways, of which a device keeps one ----------------
 #
 #     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 #

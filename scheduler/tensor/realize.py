@@ -1,4 +1,4 @@
-"""TensorValues adds what turns graphs into values, on an OpenCL device.
+"""TensorValues adds the methods that compute values on an OpenCL device.
 
 `realize` leaves values in buffers, `run` gives them for some inputs, `pin` fixes where kernels end.
 """

@@ -1,4 +1,4 @@
-"""Translators that read an image between its elements, and of the choice of regions to read.
+"""Translators of operators that read an image between its elements, and of NonMaxSuppression.
 
 GridSample, AffineGrid and RoiAlign read at run-time positions: positions and weights of the taps
 are stored once for all channels; one gather reads all taps, and a sum follows. Sources: ONNX

@@ -113,9 +113,6 @@ _TANH = unary(
   return as_$T(as_$I(em1 / (em1 + {number(2.0)})) | {SIGN.format("x")});
 """,
 )
-# pow in OpenCL C: 2^(y log2|x|), the logarithm in two floats, and the special cases of IEEE 754.
-# The error of y log2|x|, up to 150 in size, is that of the result: log2|x| needs 2^-32 of relative
-# precision, so its terms up to the cube are sums of two floats.
 _ERF_P: Final = (
     0.000535630970261991,
     -0.0013540055369958282,

@@ -1,6 +1,7 @@
 """The result of a closed loop: how well its drives were driven, in metres.
 
-As figures of one drive and of many, as JSON, as a table, and as a line when a drive is finished.
+It has figures of one drive and of many. They are shown as JSON, as a table, and as one line when a
+drive ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Drives trials, by the expert or by the daemon's own code, here or in several processes.
+"""Drives trials, by the expert or by the daemon's own code, in this process or several; gates.
 
-A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
+A driver is asked once a frame. Its answer takes effect `ANSWER_S` later, as on a device.
 """
 
 from __future__ import annotations

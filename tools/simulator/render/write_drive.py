@@ -1,6 +1,7 @@
-"""Writes a rendered drive: its files in worker processes, each segment in full or not at all.
+"""Writes a rendered drive and its truth, each segment in full or not at all.
 
-A segment is put together in a hidden directory beside its place and gets its name at the end.
+Worker processes write the files of a segment into a hidden directory next to its place; it gets its
+name at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Drives as a policy learns from them: histories, and what cars follow counts for more.
+"""Histories from drives that a policy learns from, and its loss, which weights commands.
 
-Each history is learnt from as it was and as in a mirror. A plan has 495 values; the daemon makes a
+Each history is learnt from as it was and mirrored. A plan has 495 values; the daemon makes a
 command of a few of them: of the change of speed and of heading in the next moments, less
 acceleration and turning now (`modeld.outputs.verdict`). Nearly equal speeds are subtracted there,
 so errors of the command are not those of the plan. And it is seldom right to brake hard, but then
