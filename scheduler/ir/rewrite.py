@@ -1,4 +1,7 @@
-"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack."""
+"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack.
+
+`alternatives` makes a node of two forms of a value, for two kinds of device.
+"""
 
 from __future__ import annotations
 

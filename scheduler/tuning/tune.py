@@ -238,7 +238,7 @@ Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | Non
 class Outcome:
     """What was found for one kernel."""
 
-    job: Job  # which
+    job: Job  # the kernel
     choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
     heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
     best_ms: float

@@ -1,4 +1,4 @@
-"""Hand-labelled frames of a clip: where the lines of the car's lane lie, as numbers.
+"""Hand-labelled frames of a clip: the lines of the car's lane, in pixels and on the road.
 
 Pixels: column u right, row v down, whole numbers are centres of pixels. On the road: x forward, y
 right, in metres from the point under the camera, in the calibrated frame.

@@ -1,4 +1,4 @@
-"""Describes a verification: every output with its reference, worst first."""
+"""Describes a compilation: its verification, tuned loops, precision and estimates for a target."""
 
 from __future__ import annotations
 

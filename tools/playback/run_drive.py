@@ -249,7 +249,7 @@ class _Noted:
             if is_strict(program.metadata):
                 inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
-        self.rows = FrameRows(inputs)  # so far
+        self.rows = FrameRows(inputs)  # of the frames so far
 
     def note(self, moment: Moment, result: StepResult | MonitoringStep | None) -> None:
         """Append what the daemon did with the frame of a moment."""

@@ -1,4 +1,4 @@
-"""Camera frames with two planned paths over them: the reference's and the new one."""
+"""Camera frames with the planned paths of the reference and of the new run, also as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running average of a network's weights: steadier than the weights of any one step."""
+"""The optimizer Muon, and a running average of weights, steadier than those of any one step."""
 
 from __future__ import annotations
 
