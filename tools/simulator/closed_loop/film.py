@@ -1,6 +1,6 @@
 """A finished drive painted again: its pictures beside the truth, its clip, and its segments.
 
-Equal scenes give equal pictures, so of a frame that is driven only who was where is kept, and
+Equal scenes give equal pictures. So only the places of all cars are kept for each frame, and
 nothing is encoded while the daemon runs.
 """
 
