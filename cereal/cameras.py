@@ -1,6 +1,6 @@
 """Cameras of a server: one protocol, whether frames come from a ring or by VisionIPC.
 
-Which one it is says the address in the configuration (ADR 0012). A replay has no server, and gives
+The address in the configuration decides which (ADR 0012). A replay has no server, and gives
 sources in memory (`cereal.frames.MemoryFrameSource`) to the loop.
 """
 

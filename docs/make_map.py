@@ -25,8 +25,8 @@ first line of a file says what the file is.
 |---|---|---|"""
 DECISIONS_HEAD = """# Decisions
 
-One page each: context, decision, consequences. Missing numbers were merged into the smallest one
-on their subject. Written by `make map` from the titles.
+One page each: context, decision, consequences. A missing number was merged into the smallest
+one on its subject. `make map` writes this list from the titles.
 
 """
 

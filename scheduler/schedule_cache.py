@@ -205,7 +205,7 @@ def _bytes_of(graph: EntryGraph, plan: Schedule) -> int:
     return len(plan.lowered) * _LAUNCH_BYTES + given + packed
 
 
-# --- keys ---------------------------------------------------------------------------------------
+# --- Keys -------------------------------------------------------------------------------------
 
 
 def _request(
@@ -280,7 +280,7 @@ def _version() -> str:
     return digest.hexdigest()
 
 
-# --- disk ---------------------------------------------------------------------------------------
+# --- Disk -------------------------------------------------------------------------------------
 
 
 def _read(store: EntryStore, key: str) -> tuple[_Frozen, Emitted] | None:

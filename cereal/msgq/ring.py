@@ -42,19 +42,19 @@ class Words(Protocol):
 class Memory(Protocol):
     """A mapped ring.
 
-    Other processes may come between any two accesses. `words` is the unsigned header. `sizes` is
-    the data as signed words: a record begins with its size.
+    Other processes may access it between any two accesses of ours. A record of the data begins with
+    its size.
     """
 
     size: int  # bytes of data
 
     @property
     def words(self) -> Words:
-        """As above."""
+        """The header, in unsigned words."""
 
     @property
     def sizes(self) -> Words:
-        """As above."""
+        """The data, in signed words."""
 
     def read(self, offset: int, count: int) -> bytes:
         """Return a copy of bytes of the data."""

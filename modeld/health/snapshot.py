@@ -183,7 +183,7 @@ class ServiceFacts:
 
     kind: str  # of the artifact, "driving" or "monitoring"
     model: str = ""  # path of the model in use; "": the health message has the loop's name
-    sha256: str = ""  # of the artifact
+    sha256: str = ""  # digest of the artifact
     program_sha256: str = ""  # of its program
     # Where the model came from, by its artifact.
     lineage: Mapping[str, str] = field(default_factory=dict)

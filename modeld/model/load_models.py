@@ -60,7 +60,7 @@ class LoadedModel:
     It holds what it needs of the artifact, so that the rest of its memory is given back.
     """
 
-    path: Path  # of the artifact
+    path: Path  # the artifact
     sha256: str  # of the artifact, hexadecimal
     program: runtime.Program  # its state is at reset
     self_test: SelfTestFacts

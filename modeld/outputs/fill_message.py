@@ -1,8 +1,7 @@
-"""Fills the three messages of a frame from the parsed outputs.
+"""Fills the three messages of a frame from the parsed outputs, ``modelV2`` also as patched bytes.
 
-The only module with the messages' camelCase names. Lists are assigned whole from python lists: one
-``tolist`` per array and one assignment per field cost less than a pass over the elements. Lists
-that never change are kept as messages have them, and copied.
+Lists are assigned whole from Python lists: one ``tolist`` per array and one assignment per field
+cost less than a pass over the elements. Lists that never change are kept as message lists.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ PATH_DEGREE: Final = 4
 
 
 def _message_list(values: Sequence[float]) -> Any:
-    """Return a reader of a List(Float32), the kind of all lists here: any field of it will do."""
+    """Return a List(Float32), the type of all lists here; it is borrowed from some field."""
     return log.XYZTData.new_message(t=list(values)).as_reader().t
 
 
@@ -71,8 +70,8 @@ _LEAD_FIELDS: Final = (("x", "xStd"), ("y", "yStd"), ("v", "vStd"), ("a", "aStd"
 def _path_solver() -> NDArray[np.float64]:
     """Return the (5, 33) matrix from samples at ``T_IDXS`` to polynomial coefficients.
 
-    Its times never change, so it is solved once; columns have unit length first, as t^4 reaches
-    10^4.
+    The times never change, so it is solved once. Columns are scaled to unit length first, because
+    t^4 reaches 10^4.
     """
     powers = T_IDXS[:, None] ** np.arange(PATH_DEGREE + 1)
     scale = np.sqrt((powers**2).sum(axis=0))
@@ -130,9 +129,9 @@ def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
 
 
 def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
-    """Fill all the rest of ``modelV2``, which has no lists.
+    """Fill the other fields of ``modelV2``, which have no lists.
 
-    Filling the same event again takes no more room.
+    The same event may be filled again: it does not grow.
     """
     event.valid = frame.valid
     model = event.modelV2
@@ -163,7 +162,7 @@ def _fill_plan(model: Any, outputs: DrivingOutputs) -> None:
 
 
 def _fill_temporal_pose(model: Any, outputs: DrivingOutputs) -> None:
-    """Fill the pose of models until April 2025; those after leave it empty."""
+    """Fill the pose of models until April 2025; later models leave it empty."""
     if outputs.sim_pose is None or outputs.sim_pose_stds is None:
         return
     pose, stds = outputs.sim_pose.tolist(), outputs.sim_pose_stds.tolist()
@@ -248,7 +247,7 @@ def fill_driving_model_data(
     _fill_action(data.action, verdict.action)
     data.meta.laneChangeState = int(verdict.lane_change_state)
     data.meta.laneChangeDirection = int(verdict.lane_change_direction)
-    # Of the four lines the inner two bound the lane; of the two numbers each, the second counts.
+    # The inner two of the four lines bound the lane. Each has two probabilities; the second counts.
     lines = data.laneLineMeta
     lines.leftY = float(outputs.lane_lines[1, 0, 0])
     lines.rightY = float(outputs.lane_lines[2, 0, 0])
@@ -277,22 +276,22 @@ def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) 
 
 # --- ``modelV2`` as bytes, frame after frame, from the arrays of one parser -------------------
 # Setting 1200 numbers one by one takes eight times as long. The lists of one parser never change
-# their lengths, so each number has its place in the bytes. Where, is found out once, by a message
-# whose outputs are numbers that stand for themselves:
+# their lengths, so each number has a fixed place in the bytes. The places are found once, from a
+# message whose outputs are distinct numbers:
 #
 #     outputs 0 1 2 ...  -> fill_outputs -> bytes ... 17 ... 3 ...    place -> number
 #     each frame: fill_frame -> bytes, then bytes[places] = outputs[numbers]
 
 
-# Stand-ins are whole numbers from here on: float32 holds them exactly below 2^24, and no constant
-# of the message (times to 10 s, distances to 192 m) is among them.
+# The first of these numbers. They are whole and below 2^24, so float32 is exact, and above every
+# constant of the message (times to 10 s, distances to 192 m).
 _FIRST: Final = 1 << 22
 
 
 class ModelMessage:
-    """The ``modelV2`` of one parser's outputs, which it rewrites in place; without mixtures.
+    """The ``modelV2`` of one parser, which rewrites its outputs in place; they hold no mixtures.
 
-    Raises InternalError if `fill_outputs` computes a number, instead of copying one.
+    Raises InternalError if `fill_outputs` computes a number instead of copying one.
     """
 
     def __init__(self, outputs: DrivingOutputs) -> None:
@@ -302,7 +301,7 @@ class ModelMessage:
             if isinstance(array := getattr(outputs, one.name), np.ndarray)
         }
         self._outputs = outputs
-        # Views show later writes of the parser.
+        # These are views, so they show later writes of the parser.
         self._named = arrays
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
@@ -321,9 +320,9 @@ class ModelMessage:
             self._check(sign)
 
     def _check(self, sign: int) -> None:
-        """Fill a message of known numbers in both ways, and compare them.
+        """Fill a message with known numbers in both ways, and compare the results.
 
-        Their `sign` reveals a number that is only compared with a bound.
+        Both signs are tried, to find a number that is only compared with a bound.
         """
         numbers = self._numbers.size
         known = (sign * np.linspace(0.1, 0.9, numbers) ** 2).astype(np.float32)
@@ -354,7 +353,8 @@ class ModelMessage:
     ) -> bytes:
         """Return the Event of the present outputs.
 
-        `raw_predictions` are all raw vectors as float32 bytes, for debugging: filled one by one.
+        `raw_predictions` are all raw vectors as float32 bytes, for debugging; with them the message
+        is filled field by field.
         """
         if raw_predictions is not None:
             event = new_event("modelV2", mono_time_ns=mono_time_ns)
@@ -371,6 +371,6 @@ class ModelMessage:
 
 def _words_of(event: Any) -> NDArray[np.float32]:
     """Return a copy of an event's bytes; Cap'n Proto's numbers are little-endian everywhere."""
-    # The library warns where a message is written twice, which is what we are here for.
+    # The library warns when a message is serialised twice; here that is intended.
     event.clear_write_flag()
     return np.frombuffer(event.to_bytes(), "<f4").copy()

@@ -41,12 +41,12 @@ class Doc:
     # Returns what a text should have been, None if it is acceptable.
     check: Callable[[str], str | None] | None = None
     example: str | float | None = None  # for the sample file, if the setting has no default
-    # Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
+    # The option of ``modeld run``, with a placeholder for its value: ``--model FILE``.
     option: str | None = None
     covers: tuple[str, ...] = ()  # keys of settings
 
 
-def described(  # noqa: PLR0913 -- what there may be to say of a setting
+def described(  # noqa: PLR0913 -- one argument for each property
     default: _T,
     text: str,
     *,
@@ -58,9 +58,10 @@ def described(  # noqa: PLR0913 -- what there may be to say of a setting
     covers: tuple[str, ...] = (),
     made_by: Callable[[], _T] | None = None,
 ) -> _T:
-    """Return the dataclass field of a setting; `text` and what follows as of ``Doc``.
+    """Return the dataclass field of a setting.
 
-    `made_by` makes the default of each instance, in place of `default`.
+    `made_by` makes the default of each instance, in place of `default`. The other arguments are
+    the fields of ``Doc``.
     """
     metadata = {_DOC: Doc(text, bounds, choices, check, example, option, covers)}
     found: Any = dataclasses.field(default=default, metadata=metadata)
@@ -75,7 +76,7 @@ class Setting:
 
     key: str  # in a file, tables with dots: ``realtime.priority``
     kind: type  # bool, int, float, str or Path
-    default: Any  # None: as its text says
+    default: Any  # None: the text describes the default
     doc: Doc
 
     @property
@@ -96,9 +97,10 @@ class Setting:
         return {int: "a whole number", float: "a number", Path: "a path"}.get(self.kind, "a text")
 
     def parse(self, text: str) -> Any:
-        """Return the value that a variable or an option spells.
+        """Return the value that the text of a variable or an option stands for.
 
-        Otherwise raises ValueError, whose message begins with "expected".
+        Raises ValueError, whose message begins with "expected", if the text has another form or the
+        value is out of bounds.
         """
         if self.kind is bool:
             word = text.lower()

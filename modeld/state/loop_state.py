@@ -19,7 +19,7 @@ from modeld.errors import RunAbandonedError
 
 # In the order in which a frame goes through them; times between consecutive marks.
 STAGES: Final = ("wait", "inputs", "model", "publish")
-# Upper bounds, ms; the last bucket has no bound. Fine around the 50 ms that a frame has.
+# Upper bounds in ms, fine around the 50 ms of a frame; the last bucket has no bound.
 BOUNDS_MS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
                     50.0, 75.0, 100.0, 150.0, 250.0, 500.0, 1000.0)  # fmt: skip
 NS_PER_MS: Final = 1_000_000
@@ -106,7 +106,7 @@ class LoopState:
     frame_id: int = 0  # of the last frame used
     frames: int = 0  # used
     published: int = 0  # frames for which messages went out
-    valid: int = 0  # of these
+    valid: int = 0  # frames whose messages were valid
     dropped: int = 0  # frames missing between those used
     # When the last unusable frames came, and why; they count as no frames.
     refused: tuple[int, str] = (0, "")

@@ -21,7 +21,7 @@ class PlainPickleError(ValueError):
     """The bytes are not a plain-data pickle, or the object is not plain data."""
 
 
-# --- encoding ---------------------------------------------------------------------------------
+# --- Encoding ---------------------------------------------------------------------------------
 
 
 def encode(value: object) -> bytes:
@@ -113,7 +113,7 @@ def _encode_sized(out: bytearray, short: bytes, long: bytes, payload: bytes) -> 
         raise PlainPickleError(f"a {len(payload)} byte string does not fit a header")
 
 
-# --- decoding ---------------------------------------------------------------------------------
+# --- Decoding ---------------------------------------------------------------------------------
 
 
 def decode(data: bytes | mmap.mmap, limit: int | None = None) -> tuple[Any, int]:

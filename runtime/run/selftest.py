@@ -1,21 +1,26 @@
-"""The self-test of an artifact, with inputs and states that a rule derives from a seed.
+"""The self-test of an artifact: does the device compute the model's values?
 
-Artifacts rely on the rule, so it is fixed for ever:
+    states and inputs of a seed -> one run -> outputs and states, compared with the artifact
+
+It finds a driver that miscompiles, a wrong binary, and damaged memory or weights. The expected
+values were computed without a device (`scheduler.check.vectors`).
+
+`seeded_inputs` and `seeded_states` follow a rule that artifacts rely on, so it is fixed for ever:
 
     stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
     uint8 int8  its bytes
     bool        the lowest bit of each byte
-    integers    of 16 bits and more: the lowest bit of each word, so 0 or 1, an index of nearly all
+    integers    of 16 bits and more: the lowest bit of each word; 0 and 1 are nearly always indices
     floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
 
-Inputs of programs that see cameras would mean nothing as such noise, so four kinds have a form:
+To a program that reads cameras such noise would mean nothing, so some inputs have another form:
 
     x_frame, x_geometry     a pair: an NV12 picture of at most 640x400 with a texture
     x_transform             3x3: about the middle of the picture, sheared a little
     desire, ...             one 1 among zeros
 
-Integer arithmetic and single roundings only, no function of a library: the same bits everywhere.
-Change nothing here without a new RULE in `runtime.format.parts`.
+The rule uses integer arithmetic and single roundings only, and no library function, so the bits are
+the same everywhere. Another rule needs a new `SELF_TEST_RULE` in `runtime.format.parts`.
 """
 
 import hashlib
@@ -37,13 +42,13 @@ Array = NDArray[Any]
 
 _FRAME, _GEOMETRY, _TRANSFORM = "_frame", "_geometry", "_transform"
 _ONE_OF_SEVERAL: Final = frozenset({"desire", "traffic_convention"})
-# Luma pixels of the picture; a program that takes smaller frames only gets half of that, and so on.
+# Luma pixels of the picture. They are halved until the program can take the frame.
 _WIDTH, _HEIGHT = 640, 400
-# The texture: a triangle wave, steep enough to tell rows and columns apart and so flat, noise
-# included, that a position rounded to the neighbouring 1/32 pixel changes a sample by 1 at most.
+# The texture is a triangle wave. It is steep enough to tell rows and columns apart, and so flat,
+# noise included, that a position rounded to the next 1/32 pixel changes a sample by 1 at most.
 _PEAK: Final = 224
 _NOISE: Final = 15
-# A sum of four uniform values in 0 .. 65535 has this mean, and this much makes its deviation 1.
+# A sum of four uniform values in 0 .. 65535 has this mean; this factor makes its deviation 1.
 _MEAN: Final = 131070
 _UNIT: Final = np.float32(math.sqrt(3.0) / 65536)
 # Splitmix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
@@ -114,7 +119,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(frame: TensorSpec, geometry: TensorSpec, seed: int) -> _Layout | None:
-    """Return the layout of the picture that a frame is; None where these are something else."""
+    """Return the layout of a frame's picture; None if these inputs are not a frame."""
     is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
     if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
         return None
@@ -167,10 +172,7 @@ def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
     )
 
 
-# --- The self-test of an artifact: does the device compute what the model means? --------------
-#     states and inputs of a seed -> one run -> outputs and states, compared with the artifact
-# It finds a driver that miscompiles, a wrong binary, and damaged memory or weights. The expected
-# values were computed without a device (`scheduler.check.vectors`).
+# --- The comparison ---------------------------------------------------------------------------
 
 ADVICE: Final = (
     "the device computes something else than the model; do not drive with it: compile the model "
@@ -180,7 +182,7 @@ ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One output or state beside what is expected, where it is furthest off."""
+    """The largest deviation of one output or state from its expected values."""
 
     entry: str
     seed: int
@@ -194,7 +196,7 @@ class Deviation:
     tolerance: float
     values: int  # number of compared values
     beyond: int  # number of these beyond the tolerance
-    passed: bool  # whether that is allowed
+    passed: bool  # whether the test allows so many
 
     def __str__(self) -> str:
         of_peak = "" if self.peak == 1.0 else f" of the largest value {self.peak:.3g}"
@@ -276,7 +278,7 @@ def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
 
 
 def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
-    """Do what `self_test` does, but return the report of a failure. RuntimeFault stays."""
+    """Do the same as `self_test`, but return the report of a failure; a RuntimeFault is raised."""
     started_ns = time.perf_counter_ns()
     vectors = program.manifest.self_test[:limit]
     deviations: list[Deviation] = []

@@ -118,7 +118,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-# --- kernel bodies ----------------------------------------------------------------------------
+# --- Kernel bodies ----------------------------------------------------------------------------
 
 
 def pretty_body(body: Body, label: Callable[[Node], str] | None = None) -> str:
@@ -191,7 +191,7 @@ class _BodyText:
         return known
 
 
-# --- loops ------------------------------------------------------------------------------------
+# --- Loops ------------------------------------------------------------------------------------
 
 
 def pretty_loops(loops: LoopSchedule) -> str:

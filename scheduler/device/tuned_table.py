@@ -1,7 +1,7 @@
-"""Loops that were measured to be faster than the heuristic's: a choice for each, tables of choices.
+"""Choices of loops that were measured to be faster than the heuristic's, and tables of them.
 
 A `Choice` overrides heuristics of `scheduler.loops.schedule` by a few plain numbers. It can make a
-kernel slow and never wrong: what does not fit a kernel is cut to what does.
+kernel slow but never wrong: numbers that do not fit a kernel are reduced until they do.
 
     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
 
@@ -218,7 +218,7 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     return value
 
 
-# --- files --------------------------------------------------------------------------------------
+# --- Files ------------------------------------------------------------------------------------
 
 
 def read_table(path: Path) -> TunedTable:

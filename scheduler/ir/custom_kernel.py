@@ -18,7 +18,7 @@ from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 
-# --- A parser reads the source of a custom kernel: its epilogue slot, its needs of a device ---
+# --- The parser of a custom kernel: its epilogue slot, and its needs of a device --------------
 
 # Longest source: far more than anybody writes by hand, so that checks end soon.
 MAX_SOURCE = 65536

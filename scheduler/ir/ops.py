@@ -153,7 +153,7 @@ class Source(Protocol):
     shape: Shape
 
 
-# What a sum of floats is, whatever runs it:
+# --- The order of a sum of floats, whatever runs it -------------------------------------------
 #
 #     REDUCE (ADD, axes)       any order: each device may add parts of it first
 #     REDUCE (ADD, axes, 1)    ((0 + x0) + x1) + x2 ...   the axes as loops, the first outermost

@@ -1,4 +1,7 @@
-"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack."""
+"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack.
+
+`alternatives` makes a node of two forms of a value, for two kinds of device.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def remake(node: Node, src: tuple[Node, ...]) -> Node:
     return make(node.op, node.dtype, src, node.arg)
 
 
-# An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them:
+# --- ALTERNATIVES: one value computed in two ways, of which a device keeps one ----------------
 #
 #     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 #

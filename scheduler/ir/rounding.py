@@ -113,7 +113,7 @@ def upstream(
     return found
 
 
-# How large values get. What is unknown stays unknown:
+# --- How large values get; what is unknown stays unknown --------------------------------------
 #
 #     uint8 frame                  0 .. 255
 #     where(mask, x, -1e9)         reaches -1e9, whatever x is

@@ -30,7 +30,7 @@ from scheduler.kernelize.merge import Merged, merge
 from scheduler.kernelize.order import Step
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
-# --- Combine two kernels into one where that pays: as one loop nest, or as two side by side ---
+# --- Combining two kernels where that pays: as one loop nest, or side by side -----------------
 #
 #     equal loops, or the loops of one are the outer loops of the other      ->     one loop nest
 #     small, and neither needs the other                                     ->     side by side

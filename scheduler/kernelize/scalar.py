@@ -119,7 +119,9 @@ def rebuild(
     return rebuilt[value]
 
 
-# A kernel may write over what it reads if it reads elements only where it stores them.
+# --- Writing over a source --------------------------------------------------------------------
+#
+# A kernel may write over a source if it reads each element only where it stores it.
 #
 #     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
 #     t[i] = f(s[n-1-i])           no: another work-item may still need the element
@@ -155,7 +157,7 @@ def overwrites(
     )
 
 
-# Bounds of integer values that are computed at run time:
+# --- Bounds of integers that are computed at run time -----------------------------------------
 #
 #     max(min(x, 7), 0)        0 .. 7
 #     x & 31                   0 .. 31

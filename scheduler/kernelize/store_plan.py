@@ -213,7 +213,7 @@ def _is_view_of_weight(node: Node) -> bool:
     return is_weight(below.src[0] if below.op is Op.CAST else below)  # a half is widened first
 
 
-# --- a kernel that cannot be generated ----------------------------------------------------------
+# --- A kernel that cannot be generated --------------------------------------------------------
 
 
 def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]:

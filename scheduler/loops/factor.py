@@ -83,7 +83,7 @@ def _product(factors: Sequence[Node]) -> Node:
     return result
 
 
-# A quantised value that is read back as a number at once is taken before its conversion:
+# --- A quantised value that is read back at once is taken before its conversion ---------------
 #
 #     float(int(byte(clip(round(v) + z, 0, 255))) - z)     ->     clip(round(v), -z, 255 - z)
 #

@@ -1,6 +1,10 @@
-"""Pack a weight in the order its kernel reads it, on the host, at compile time.
+"""Pack operands in the order their kernel reads them, so that it loads whole vectors.
 
-W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
+A weight is packed on the host, at compile time:
+
+    W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
+
+Another operand of a contraction is packed by a launch of its own, at run time.
 """
 
 from __future__ import annotations
@@ -144,7 +148,7 @@ def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]
     return total
 
 
-# Pack an operand of a contraction at run time, so that vectors of it are loaded as they are.
+# --- Packing an operand at run time -----------------------------------------------------------
 #
 #     q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a launch of its own
 #     summed over d                                     q[i, d] * p[d, j]     lanes over j

@@ -347,7 +347,7 @@ def _chunk(
     return part if 2 * part > chunk else chunk
 
 
-# --- Share a long loop below hoisted work, which each of its work-items repeats -----------------
+# --- Share a long loop below hoisted work, which each of its work-items repeats ---------------
 #
 #     one item:   row = norm(x);  for c in 0..1023: y[c] = row . w[c]
 #     8 items:    row = norm(x);  for c in 128*part .. 128*part + 127: y[c] = row . w[c]

@@ -142,7 +142,7 @@ def window_rows(rows: int, most: int) -> int:
     return max((d for d in range(least, most + 1) if rows % d == 0), default=least)
 
 
-# --- What rows read, and whether they share values ----------------------------------------------
+# --- What rows read, and whether they share values --------------------------------------------
 #
 # sum(x[2*p + t] * w[t, c]; t)     ->     rows 2 apart, 3 taps 1 apart: x[2] serves rows 0 and 1
 

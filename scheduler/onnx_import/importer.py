@@ -54,7 +54,7 @@ class ImportedModel:
     # By name, in the order of the file; of carried element types (bfloat16, ...) as stored, see
     # `element_types`.
     inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]  # same
+    outputs: dict[str, Tensor]  # as `inputs`
     metadata: ModelMetadata  # checkpoint and output slices
     notes: tuple[str, ...]  # what was assumed, one sentence each (symbolic dimensions bound to 1)
     source: OnnxModel  # the checked model

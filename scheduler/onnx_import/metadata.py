@@ -24,11 +24,13 @@ from scheduler.onnx_import.limits import one_line
 
 CHECKPOINT_KEY = "model_checkpoint"
 SLICES_KEY = "output_slices"
+# The output that the slices cut, in models with several outputs (states).
+SLICED_OUTPUT = "outputs"
 # The largest known table has some twenty entries: a few hundred bytes.
 MAX_PICKLE_BYTES = 1 << 16
 
-# What a pickled dict of slices is made of, in any protocol. No BUILD, no NEWOBJ, no persistent ids,
-# no extension registry; and no explicit memo index above the bound, which would allocate a table.
+# The opcodes of a pickled dict of slices, in any protocol. BUILD, NEWOBJ, persistent ids and the
+# extension registry are not among them. A memo index above the bound would allocate a large table.
 _MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
 _OPCODES = (
     _MEMO_OPCODES
@@ -42,8 +44,6 @@ _OPCODES = (
 _MAX_MEMO_INDEX = MAX_PICKLE_BYTES
 _TUPLES = frozenset({"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 _REMEMBER = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
-# Models with several outputs (states) call this one so.
-SLICED_OUTPUT = "outputs"
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 
@@ -52,7 +52,7 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 class ModelMetadata:
     """The metadata of a model, parsed."""
 
-    checkpoint: str = ""  # which training run it comes from; "" if not said
+    checkpoint: str = ""  # the training run it comes from; "" if unknown
     # Output name -> (start, stop) of the last axis, 0 <= start < stop <= width; they may overlap,
     # and need not cover the output.
     output_slices: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class ModelMetadata:
 def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> ModelMetadata:
     """Parse a model's metadata_props.
 
-    `width` is that of the last axis of the output that the slices cut, see `sliced_width`; None if
-    it is not clear. Raises ModelError if the slices are unreadable, or do not fit the width.
+    `width` is the last axis of the output that the slices cut (`sliced_width`), None if no output
+    is the one. Raises ModelError if the slices are unreadable, or do not fit the width.
     """
     slices: dict[str, tuple[int, int]] = {}
     text = props.get(SLICES_KEY)
@@ -138,7 +138,7 @@ class _SliceUnpickler(pickle.Unpickler):
     """Unpickles plain data and slices."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what makes a slice of integers; refuse every other global."""
+        """Return the function that makes a slice of integers; refuse every other global."""
         # Protocols before 3 write the module's Python 2 name.
         if module in ("builtins", "__builtin__") and name == "slice":
             return _checked_slice

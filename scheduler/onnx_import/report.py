@@ -24,7 +24,7 @@ from scheduler.onnx_import.translate import Values
 from scheduler.onnx_import.work import flops
 from scheduler.tensor.tensor import Tensor
 
-# The walk over a model for its report: every value and every problem, whether it compiles or not.
+# --- The walk over a model: every value and every problem, whether it compiles or not ---------
 #
 # The outputs of a node that cannot be translated become stand-ins of the shape that ONNX's own
 # inference gives them, so that what comes after is looked at as well.

@@ -1,4 +1,7 @@
-"""The search for nodes without a translation, all at once, and for the nearest supported form."""
+"""The functions that define operators, and the search for all nodes that have no translation.
+
+Advice names the nearest supported form.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.limits import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 
-# Operators that are functions: defined in the model, or by ONNX itself, through other operators.
+# --- Operators that a function defines, of the model or of ONNX itself ------------------------
 #
 #     Gelu(x)   ->   the nodes of its body, with attributes put in and the function's own opset
 #

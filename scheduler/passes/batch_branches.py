@@ -68,7 +68,7 @@ def _is_apart(paths: _Paths, taken: Collection[Node], graph: Readers) -> bool:
     return not any(node in taken for node in (*nodes, *readers))
 
 
-# --- finding ----------------------------------------------------------------------------------
+# --- Finding ----------------------------------------------------------------------------------
 
 
 def _weight_key(node: Node) -> Hashable | None:
@@ -151,7 +151,7 @@ def _is_arithmetic(key: Hashable) -> bool:
     return isinstance(key, tuple) and key[0] in ELEMENTWISE
 
 
-# --- building ---------------------------------------------------------------------------------
+# --- Building ---------------------------------------------------------------------------------
 
 
 def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node]:

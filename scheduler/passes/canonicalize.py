@@ -33,9 +33,8 @@ from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes import splat
 from scheduler.passes.splat import value_of
-from scheduler.passes.splat import value_of as _scalar
 
-# Rules that cancel operands: always for integers, for floats only if the caller asks for it.
+# --- Rules that cancel operands: for integers always, for floats only on request --------------
 #
 # x * 0            ->  0        floats: NaN and infinity times 0 are NaN
 # x - x            ->  0        floats: NaN, infinity - infinity
@@ -101,7 +100,7 @@ FLOAT_RULES = (
     Rule("half power", (Op.WHERE,), _half_power),
 )
 
-# A gather with known, evenly spaced indices is a slice.
+# --- A gather with known, evenly spaced indices is a slice ------------------------------------
 #
 # gather(x, [3, 4, 5])       ->  shrink(x, 3:6)
 # gather(x, [-1])            ->  shrink(x, last)
@@ -157,7 +156,7 @@ def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: boo
 
 def _identity(node: Node) -> Node | None:
     a, b = node.src
-    left, right = _scalar(a), _scalar(b)
+    left, right = value_of(a), value_of(b)
     if node.op is Op.MUL:
         return b if left == 1 else a if right == 1 else None
     if node.op is Op.ADD:  # -0.0 + 0.0 is 0.0, so only -0.0 is neutral for every float
@@ -171,14 +170,14 @@ def _identity(node: Node) -> Node | None:
 
 def _known_logic(node: Node) -> Node | None:
     for known, other in (node.src, node.src[::-1]):
-        value = _scalar(known)
+        value = value_of(known)
         if isinstance(value, bool):
             return other if value is (node.op is Op.AND) else known
     return None
 
 
 def _divide_by_power_of_two(node: Node) -> Node | None:
-    value = _scalar(node.src[1])
+    value = value_of(node.src[1])
     if not isinstance(value, float) or value == 0 or not math.isfinite(value):
         return None
     mantissa, exponent = math.frexp(value)
@@ -234,7 +233,7 @@ def _holds(wide: dt.DType, narrow: dt.DType) -> bool:
 
 
 def _known_condition(node: Node) -> Node | None:
-    condition = _scalar(node.src[0])
+    condition = value_of(node.src[0])
     return None if condition is None else node.src[1] if condition else node.src[2]
 
 

@@ -102,7 +102,7 @@ def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> 
     return None
 
 
-# --- comparisons that decide whether a value is 0 ---------------------------------------------
+# --- Comparisons that decide whether a value is 0 ---------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _simple(node: Node) -> Node:
     return node
 
 
-# --- which row matches ------------------------------------------------------------------------
+# --- Which row matches ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

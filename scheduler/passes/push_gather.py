@@ -65,7 +65,7 @@ def _is_followed(node: Node, readers: Readers) -> bool:
     return core.op in ELEMENTWISE and _pays(data, axis, node.shape, readers)
 
 
-# --- picking along an axis --------------------------------------------------------------------
+# --- Picking along an axis --------------------------------------------------------------------
 
 
 def pick(

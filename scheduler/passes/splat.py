@@ -87,7 +87,7 @@ def _merge_expands(node: Node) -> Node | None:
     return like(node, Op.EXPAND, inner.src, node.arg) if inner.op is Op.EXPAND else None
 
 
-# --- reductions -------------------------------------------------------------------------------
+# --- Reductions -------------------------------------------------------------------------------
 
 
 def _rounds(node: Node) -> bool:

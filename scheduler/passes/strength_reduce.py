@@ -138,7 +138,7 @@ def _power(node: Node) -> Node | None:
     return result if exponent > 0 else alu(Op.RECIP, result)
 
 
-# --- gelu -----------------------------------------------------------------------------------------
+# --- Gelu -------------------------------------------------------------------------------------
 
 
 def _gelu(node: Node) -> Node | None:

@@ -89,7 +89,7 @@ def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> di
     return new
 
 
-# --- recognising ------------------------------------------------------------------------------
+# --- Recognising ------------------------------------------------------------------------------
 
 
 def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
@@ -256,7 +256,7 @@ def _weights(weight: Node, axes: _Axes) -> Array:
     return values.transpose(*kept, *rest).reshape([weight.shape[a] for a in kept])
 
 
-# --- building ---------------------------------------------------------------------------------
+# --- Building ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Write IR values and operations in OpenCL C, for scalars and for vectors of any width.
 
-Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Signed overflow is undefined in C, so what could wrap is written unsigned (`_wrapped`). A half
-is a float in registers; nodes of the graph widen and round (`passes.halves`). FP contraction is
-off: fused operations are written m_fma.
+Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL comparisons return
+them. Signed overflow is undefined in C, so operations that could wrap use unsigned types
+(`_wrapped`). A half is a float in registers; nodes of the graph widen and round (`passes.halves`).
+FP contraction is off: fused operations are written m_fma.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INFIX = {
     Op.EQ: "==",
     Op.NE: "!=",
 }
-# What leaves the range of its type; of a shift to the left, C also forbids negative numbers.
+# Their results may leave the range of the type; C also forbids shifting negative numbers left.
 _WRAPS = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
 # Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
 _LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
@@ -123,7 +123,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
         test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
         return test if lanes == 1 or a.itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
     if source.is_float and target.is_int and target.itemsize < 4:
-        # Compilers take it that a conversion to a narrow type fits; what does not must be cut.
+        # Compilers assume that the value fits the narrow type; int32 first cuts one that does not.
         code, a = cast(code, source, dt.int32, lanes), dt.int32
     if source is dt.bool_ and lanes > 1:
         return f"M_CONVERT({b.cl}{lanes}, -{code})"
@@ -135,7 +135,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def operation(node: Node, src: list[str], lanes: int) -> str:
-    """Return an elementwise node's expression over `lanes` lanes; LoweringError is internal."""
+    """Return an elementwise node's expression over `lanes` lanes; a LoweringError is our defect."""
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):
         raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
@@ -166,7 +166,7 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
 
 
 def quotient(dividend: str, parts: tuple[float, float], lanes: int) -> str:
-    """Return a quotient by a known number, see `scheduler.render.quotient`."""
+    """Return a quotient by a known number; `parts` are those of `scheduler.render.quotient`."""
     high, low = (literal(part, dt.float32) for part in parts)
     if lanes > 1:
         high, low = (widen(part, dt.float32, lanes) for part in (high, low))
@@ -174,7 +174,7 @@ def quotient(dividend: str, parts: tuple[float, float], lanes: int) -> str:
 
 
 def _wrapped(sign: str, a: str, b: str, kind: DType, lanes: int) -> str:
-    """Return integer arithmetic modulo 2 to the width."""
+    """Return integer arithmetic modulo 2 to the power of the type's width."""
     if kind.cl == kind.arithmetic or (kind.is_unsigned and lanes > 1):
         return f"({a} {sign} {b})"
     if lanes > 1:

@@ -88,7 +88,7 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
     return name, found[0].vector
 
 
-# Load a tile as vectors along memory, and transpose it in registers.
+# --- Loading a tile as vectors along memory, and transposing it in registers ------------------
 #
 #     lanes over p, 16 coordinates c, x[p, c]:     16 x 16 scalar loads
 #     ->  r0 = x[p, c..], r1 = x[p+1, c..], ...    16 vector loads

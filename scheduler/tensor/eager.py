@@ -1,4 +1,4 @@
-"""Tensors are eager: what a process remembers of them, and what realizing some has to compute.
+"""The memory of realized tensors in a process, and the plan of what realizing others computes.
 
 All tensors share `SESSION`, the only state of `scheduler/` that a call leaves behind for the next
 one; the compilers of files (`compile_plain`, `compile_driving`, `onnx_backend`) do not use it.
@@ -154,11 +154,11 @@ SESSION: Final = Session()
 
 # --- An EagerPlan says what realizing tensors has to compute, as a graph for the compiler -----
 #
-# x.T where x is realized            ->   nothing: it is a view
-# (a + b).reshape(8, 2)              ->   a + b; the reshape is applied to its buffer
-# a + b, computed before             ->   nothing
-# BUFFER of 3 realized tensors       ->   inputs b0, b1, b2; a buffer that is assigned is a state
-# ASSIGN(pending buffer, v)          ->   v is stored and is an output
+#     x.T where x is realized        ->   nothing: it is a view
+#     (a + b).reshape(8, 2)          ->   a + b; the reshape is applied to its buffer
+#     a + b, computed before         ->   nothing
+#     BUFFER of 3 realized tensors   ->   inputs b0, b1, b2; a buffer that is assigned is a state
+#     ASSIGN(pending buffer, v)      ->   v is stored and is an output
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
 # Movements of which every element is one of the source's, and another for each.

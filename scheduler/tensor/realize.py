@@ -1,4 +1,4 @@
-"""TensorValues adds what turns graphs into values, on an OpenCL device.
+"""TensorValues adds the methods that compute values on an OpenCL device.
 
 `realize` leaves values in buffers, `run` gives them for some inputs, `pin` fixes where kernels end.
 """
@@ -110,7 +110,7 @@ class TensorValues(TensorAssign):
         return self.numpy().tolist()
 
 
-# --- realize() and run() ------------------------------------------------------------------------
+# --- realize() and run() ----------------------------------------------------------------------
 
 
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:

@@ -210,7 +210,7 @@ class Trial(Turns):
         return results
 
 
-# --- Building programs, in worker processes where that helps, within a time limit --------------
+# --- Building programs, in worker processes where that helps, within a time limit -------------
 # PoCL compiles one program on one core. A worker builds a program, launches it once over nothing,
 # so that everything is compiled, and hands the binary back.
 

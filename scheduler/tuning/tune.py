@@ -191,7 +191,7 @@ def _lines(
     return tuple(sorted(lines, key=lambda line: -line.times * line.heuristic_ms))
 
 
-# --- The search: measure variants in order, keep the fastest that is right ---------------------
+# --- The search: measure variants in order, keep the fastest that is right --------------------
 
 # A choice has to be faster by this much, in the minimum and in the median.
 MARGIN: Final = 0.025
@@ -238,7 +238,7 @@ Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | Non
 class Outcome:
     """What was found for one kernel."""
 
-    job: Job  # which
+    job: Job  # the kernel
     choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
     heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
     best_ms: float

@@ -2,7 +2,8 @@
 
 A compiler takes seconds to start, and a crash also ends the other kernels of its process. So a few
 processes take kernels one by one; if one ends, its kernel is reported and the next one goes on.
-Code is kept next to the compiler, by the content of the source.
+Code is kept next to the compiler, by the content of the source. A kernel's code does not depend on
+the others of its program, so equal kernels of several models are built once.
 """
 
 from __future__ import annotations
@@ -26,10 +27,6 @@ from runtime.files.cache import write_whole
 from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request
 from tools.errors import ArtifactMismatchError, ToolchainError
-
-# ----------------------------------------------------------------------------------------------
-# A kernel's code does not depend on the others of its program, so each is built by itself, and
-# equal ones of several models once.
 
 # What the compiler writes in front of kernels: a function, a definition, a sampler, a pragma.
 _PIECE: Final = re.compile(

@@ -2,7 +2,9 @@
 
 apt resolves and downloads with directories of its own, so the machine's packages, lists and locks
 are not touched, and checks signatures and digests as ever. ``dpkg-deb`` unpacks; no script of a
-package runs. A folder is made in a temporary place and renamed: it is complete, or absent.
+package runs. A folder is made in a temporary place and renamed: it is complete, or absent. The
+mirrors are those of apt's configuration, also that of ``APT_CONFIG``, in one-line lists and deb822
+files.
 """
 
 from __future__ import annotations
@@ -29,10 +31,6 @@ from tools.errors import (
     PackagesError,
 )
 from tools.lib.json_output import json_text
-
-# ----------------------------------------------------------------------------------------------
-# The configuration of apt (also that of ``APT_CONFIG``) names the mirrors, so a machine with its
-# own mirror uses it; one-line lists and deb822 files are read.
 
 # Names of Debian's suites. A derivative has others, and its mirrors have no suite of Debian.
 _SUITES: Final = frozenset(

@@ -1,4 +1,4 @@
-"""Two behaviours compared: how far each quantity is apart, and how far each is from the truth."""
+"""Two behaviours compared with each other and with the truth, by quantity; the verdict on them."""
 
 from __future__ import annotations
 

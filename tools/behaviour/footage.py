@@ -90,7 +90,7 @@ class Figures:
     p90_px: float | None
 
 
-# --- comparing ------------------------------------------------------------------------------------
+# --- Comparing --------------------------------------------------------------------------------
 
 
 def judge(labels: Labels, curves: Mapping[int, Curves]) -> Errors:
@@ -139,7 +139,7 @@ def _errors(curve_m: Floats, columns_px: Floats, labels: Labels) -> tuple[Floats
     return pixels, metres
 
 
-# --- figures --------------------------------------------------------------------------------------
+# --- Figures ----------------------------------------------------------------------------------
 
 
 def summarize_errors(labels: Labels, errors: Errors) -> list[Figures]:
@@ -242,7 +242,7 @@ def subject_of(name: str, labels: Labels, curves: Mapping[int, Curves]) -> Subje
     return Subject(name, errors, figures, following(labels, errors), curves)
 
 
-# --- what a model is beside -----------------------------------------------------------------------
+# --- What a model is beside -------------------------------------------------------------------
 
 
 def perfect_fit(labels: Labels) -> dict[int, Curves]:

@@ -1,8 +1,8 @@
 """Gates: conditions in metres and seconds that a change has to meet.
 
-A gate, such as ``lateral_2s_max_m < 0.05``, names a figure (of `tools.behaviour.difference`, or of
-a closed-loop result), an order and a number. What
-is read from the command line or a file is checked here, before anything is run.
+A gate, such as ``lateral_2s_max_m < 0.05``, names a figure, an order and a number. Figures
+are those of `tools.behaviour.difference` or of a closed-loop result. Gates from a command line or a
+file are checked here, before anything is run.
 """
 
 from __future__ import annotations
@@ -46,48 +46,48 @@ class Gate:
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The condition as text."""
         return f"{self.name} {self.order} {self.limit:g}"
 
     def names(self, figure: str) -> bool:
-        """Whether it is about a figure."""
+        """Whether the gate is about a figure."""
         pattern = "[^.]*".join(re.escape(part) for part in self.name.split("*"))
         return re.fullmatch(pattern, figure) is not None
 
     def holds(self, value: float) -> bool:
-        """Whether a value meets it; NaN never does."""
+        """Whether a value meets the condition; NaN never does."""
         return ORDERS[self.order](value, self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a user asks for."""
+    """The gates that a user asks for."""
 
-    all: tuple[Gate, ...] = ()  # the conditions; every one has to hold
-    # They stand in the place of tolerances: outputs may differ as far as they allow.
+    all: tuple[Gate, ...] = ()  # every one has to hold
+    # Whether gates replace tolerances: outputs may differ as far as the gates allow.
     decide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """What became of a gate."""
+    """The verdict on one gate."""
 
     gate: str  # its text
-    name: str  # the figure that decides: of several that a gate names, the worst
-    value: float | None  # its value; None where there is none
-    holds: bool  # whether the gate does
-    note: str = ""  # why there is no value; "" where there is one
+    name: str  # the figure that decides: the worst of those that the gate names
+    value: float | None  # its value; None if there is none
+    holds: bool
+    note: str = ""  # why there is no value; "" if there is one
 
     @property
     def text(self) -> str:
-        """One line: the condition, and what was found."""
+        """One line: the condition and the result."""
         return f"{self.gate}: {self.found}"
 
     @property
     def found(self) -> str:
-        """The value without an exponent, and of which figure it is where the gate leaves that open.
+        """The value without an exponent, or the reason why there is none.
 
-        Where there is no value, the reason.
+        The name of the figure follows if the gate has a ``*``.
         """
         if self.value is None:
             return self.note
@@ -101,11 +101,11 @@ def parse_gates(
 ) -> tuple[Gate, ...]:
     """Return the gates that a user wrote.
 
-    `file`: of ``--gates``: one gate a line, ``#`` begins a comment; None: none. `names`: the
-    figures that there may be; None: names are not checked.
+    `file` is that of ``--gates``, with one gate a line; ``#`` begins a comment. `names` are the
+    figures that gates may name; None skips this check.
 
     Raises:
-        UsageError: one cannot be read, or names a figure that nothing has.
+        UsageError: a gate cannot be parsed, or names an unknown figure.
     """
     placed = [("--gate", text) for text in texts]
     if file is not None:
@@ -143,10 +143,10 @@ def _parse(text: str, where: str, known: Sequence[str] | None) -> Gate:
 
 
 def check_gate(gate: Gate, known: Sequence[str], where: str) -> None:
-    """Refuse a gate that is about no figure.
+    """Refuse a gate that names no known figure.
 
     Raises:
-        UsageError: there is none; names the nearest.
+        UsageError: it names none; the message has the nearest name.
     """
     if any(gate.names(figure) for figure in known):
         return
@@ -156,12 +156,10 @@ def check_gate(gate: Gate, known: Sequence[str], where: str) -> None:
 
 
 def judge(figures: Mapping[str, float | None], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
-    """Say of each gate whether it holds.
+    """Return a verdict on each gate.
 
-    A figure that neither side has (no car ahead in the whole drive) lets its gate hold; one that
-    only one side has does not.
-
-    `figures`: value by name; None where there is nothing to judge. `gates`: the conditions.
+    `figures` has the values by name. None means that neither side has the figure (no car ahead in
+    the whole drive), and its gate holds. NaN means that only one side has it, and its gate fails.
     """
     return tuple(_judge_one(figures, gate) for gate in gates)
 
@@ -183,13 +181,13 @@ def _judge_one(figures: Mapping[str, float | None], gate: Gate) -> GateVerdict:
 
 
 def _margin(gate: Gate, value: float) -> float:
-    """Return how far a value is on the right side; -infinity for none at all."""
+    """Return the distance to the limit, positive if the gate holds; -infinity for NaN."""
     if math.isnan(value):
         return -math.inf
     return gate.limit - value if gate.order in ("<", "<=") else value - gate.limit
 
 
-# --- The options of gates, the same for every command that has them ---------------------------
+# --- The options, the same for every command with gates ---------------------------------------
 
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -205,10 +203,7 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_gates(group: argparse._ActionsContainer, example: str) -> None:
-    """Declare the options that name gates.
-
-    `group`: gets them.
-    """
+    """Add the options that name gates to a group; `example` is shown in the help text."""
     group.add_argument(
         "--gate",
         action="append",
@@ -223,12 +218,12 @@ def add_gates(group: argparse._ActionsContainer, example: str) -> None:
 
 
 def gates_of(args: argparse.Namespace, names: Iterable[str] | None) -> Gates:
-    """Return what the options say.
+    """Return the gates from the parsed options, which include ``bit_exact``.
 
-    `args`: parsed, with ``bit_exact``. `names`: figures that gates may name; None: not known yet.
+    `names` are the figures that gates may name; None if they are not known yet.
 
     Raises:
-        UsageError: a gate cannot be read, or the options contradict each other.
+        UsageError: a gate cannot be parsed, or the options contradict each other.
     """
     gates = parse_gates(args.gate, args.gates, names)
     if args.gates_only and not gates:

@@ -1,4 +1,4 @@
-"""Hand-labelled frames of a clip: where the lines of the car's lane lie, as numbers.
+"""Hand-labelled frames of a clip: the lines of the car's lane, in pixels and on the road.
 
 Pixels: column u right, row v down, whole numbers are centres of pixels. On the road: x forward, y
 right, in metres from the point under the camera, in the calibrated frame.
@@ -20,8 +20,7 @@ from tools.errors import LabelsError, UsageError
 from tools.lib.given_data import GivenText
 from tools.messages.camera import VideoCamera, parse_video_camera, project, stand_in_camera
 
-# ----------------------------------------------------------------------------------------------
-# A level road as a calibrated camera sees it: pixels to metres, and curves to columns of rows.
+# --- A level road under a calibrated camera: pixels to metres, curves to columns of rows ------
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,8 +252,7 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     ),
 )
 
-# ----------------------------------------------------------------------------------------------
-# The behaviour of a model over a drive: each quantity in each frame, read from its messages.
+# --- The behaviour of a model over a drive: each quantity in each frame -----------------------
 
 
 @dataclass(frozen=True, slots=True)

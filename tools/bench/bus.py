@@ -100,7 +100,7 @@ def measure(
     bursts: int = BURSTS,
     frames: int = FRAMES,
 ) -> dict[str, Any]:
-    """Start the sending process and take everything in; return the object of ``--json``.
+    """Start the sending process, measure, and return the object of ``--json``.
 
     `model` is the driving artifact of a daemon that waits; without one none does.
 

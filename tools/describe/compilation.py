@@ -1,4 +1,4 @@
-"""Describes a verification: every output with its reference, worst first."""
+"""Describes a compilation: its verification, tuned loops, precision and estimates for a target."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"
 
 
-# ----------------------------------------------------------------------------------------------
-# Estimates are counted in the generated code, not measured. An image read is a `read_imagef` in the
+# --- Estimates --------------------------------------------------------------------------------
+# They are counted in the generated code, not measured. An image read is a `read_imagef` in the
 # source of a launched kernel, once for each launch, as the published figures count them; a gated
 # one is chosen by a condition. Inside a loop each counts once.
 

@@ -90,7 +90,7 @@ def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
         yield from (one._replace(mono_time_ns=last_ns) for one in waiting)
 
 
-# --- migrations of messages of older software to the current schema -------------------------------
+# --- Migrations of messages of older software to the current schema ---------------------------
 # A migration returns None if the message already has its field. The daemon reads the migrated
 # message; the recorded one is passed on. Nothing migrates ``liveDelay``: drives from before May
 # 2025 play with a measured lateral delay of 0.

@@ -1,4 +1,4 @@
-"""FastViT-T8 (arXiv:2303.14189, table 1) at 256 x 256, as a benchmark, and the parts of FastViTs.
+"""FastViT-T8 (arXiv:2303.14189, table 1) at 256 x 256, its parts, and ConvNeXt, as benchmarks.
 
 The inference form, in which every branch and batch-norm is folded into one convolution: RepMixer
 is one depthwise 3x3; the feed-forward is a depthwise 7x7, two 1x1 with GELU between them and a

@@ -16,8 +16,7 @@ from runtime.format.interfaces import ModelPart
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
 from tools.example_models.outputs import head, head_weight, model_metadata
 
-# ----------------------------------------------------------------------------------------------
-# Histories inside a model are queues that it takes as inputs and returns as outputs `next_<name>`.
+# --- Histories inside a model: queues as inputs, and as outputs `next_<name>` -----------------
 #
 # A queue drops its oldest row and appends the newest; the network sees samples of the result. For
 # revisions whose histories the host or the device keeps there are no states, and nothing is added.

@@ -1,7 +1,7 @@
 """Data that somebody named: text, JSON, TOML, and arrays as numpy.savez writes them.
 
-Text is read once and up to a length; errors are one line. `tools.lib.named_file` looks at a file
-before a command begins. It may be another one by the time it is read, so readers open it by these.
+Text is read once and up to a length; errors are one line. `tools.lib.named_file` checks a file
+before a command begins. It may change until it is read, so readers open it with these functions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GivenText:
         text = self.text()
         try:
             return parse(text)
-        # Brackets in brackets in brackets end in the second one.
+        # Deeply nested brackets raise RecursionError.
         except (ValueError, RecursionError) as error:
             raise self._refused(f"expected {kind}, found: {error}") from error
 

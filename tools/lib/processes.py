@@ -1,9 +1,9 @@
 """Processes that tools start: watched together, ended together, never left behind.
 
 A `Child` is a module of ours whose output is read line by line. A `Pool` calls functions in
-processes with a pipe to each. A `Crew` is a pool whose processes do one task each: what a task
-raises arrives here, and an end of the pipe before that is a process that died. A process of a pool
-whose parent is gone ends at once.
+processes with a pipe to each. A `Crew` is a pool whose processes do one task each: an error of a
+task is raised here, and a pipe that ends early means that its process died. A process of a pool
+ends as soon as its parent is gone. The last functions divide the cores among such processes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tools.errors import ToolError
 
-# A process that was told to end has ended by then: a daemon finishes its frame and closes its
-# devices well within this.
+# A process ends within this time after SIGTERM: a daemon finishes its frame and closes its devices
+# well before.
 STOP_TIMEOUT_S = 10.0
 _NOTHING_ELSE: Mapping[str, str] = MappingProxyType({})
-# How many threads OpenCL drivers on the CPU have: they read it when devices are opened.
+# The number of threads of PoCL, which reads it when a device is opened.
 THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
 # Not forked: a child of a process with threads may inherit a lock that nobody releases.
 _SPAWN = multiprocessing.get_context("spawn")
@@ -51,10 +51,10 @@ class Child:
     """One child process whose stdout is read line by line.
 
     Args:
-        name: for messages.
-        module: of ours, run as ``python -m module``.
-        arguments: of the module.
-        environment: over the one of this process.
+        name: the name in messages.
+        module: a module of ours, run as ``python -m module``.
+        arguments: the module's command line.
+        environment: variables that replace those of this process.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """The id of the process."""
         return self._process.pid
 
     def read_line(self, timeout_s: float) -> str | None:
-        """Return the next line without its end, or None when none came in time.
+        """Return the next line without its end, or None if none came in time.
 
         Raises:
             ProcessError: the process has ended.
@@ -121,7 +121,7 @@ class Child:
         """End the process in the ordinary way, by SIGTERM; return its exit code.
 
         Raises:
-            ProcessError: it does not end; it has been killed then.
+            ProcessError: it did not end, and was killed.
         """
         self.end()
         if self._process.returncode == -signal.SIGKILL:
@@ -132,7 +132,7 @@ class Child:
         return self._process.returncode
 
     def remaining_lines(self) -> list[str]:
-        """Return what was printed and not read yet; only after ``stop``."""
+        """Return the printed lines that were not read yet; only after ``stop``."""
         lines = []
         while not self._lines.empty():
             line = self._lines.get()
@@ -170,16 +170,16 @@ class Child:
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            # It ended before it read everything; its exit code tells the rest.
+            # It ended before it read everything; its exit code says why.
             return
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What a pool receives in place of a message when a process has died.
+    """The end of a process that died; a pool receives it in place of a message.
 
     Attributes:
-        how: it ended, to follow the words "its process".
+        how: how it ended, in words that follow "its process".
     """
 
     how: str
@@ -196,7 +196,7 @@ class Pool:
 
         Args:
             body: a function of a module, called with the arguments and its end of the pipe.
-            arguments: what can be pickled.
+            arguments: values that can be pickled.
         """
         with interrupts_later():
             ours, theirs = _SPAWN.Pipe()
@@ -210,11 +210,11 @@ class Pool:
     def receive(
         self, pipes: Collection[Connection], timeout_s: float | None = None
     ) -> Iterator[tuple[Connection, Any]]:
-        """Yield one message, or `Gone`, of each of these that has sent one.
+        """Yield one message, or `Gone`, from each pipe that has one.
 
         Args:
-            pipes: those to listen to.
-            timeout_s: how long to wait for the first; None: until it comes.
+            pipes: the pipes to listen to.
+            timeout_s: the longest wait for the first message; None waits until one comes.
         """
         for pipe in wait(list(pipes), timeout_s) if pipes else []:
             assert isinstance(pipe, Connection)
@@ -231,7 +231,7 @@ class Pool:
         """End all processes.
 
         Args:
-            by_force: at once; else when they find that their pipe is closed.
+            by_force: end them at once; otherwise they end when they find their pipe closed.
         """
         if by_force:
             for process in self._processes.values():
@@ -248,12 +248,12 @@ class Pool:
 
 @contextmanager
 def open_pool() -> Iterator[Pool]:
-    """Yield a pool without processes; at the end of the block those that it has are gone."""
+    """Yield an empty pool; its processes are ended with the block."""
     pool = Pool()
     try:
         yield pool
     finally:
-        # Nothing of what they may still do is wanted; they end before what they work on goes.
+        # Nobody wants their results any more; they end before their files are removed.
         pool.end(by_force=True)
 
 
@@ -267,17 +267,17 @@ class Crew:
 
     @property
     def working(self) -> bool:
-        """Whether one of them has not ended."""
+        """Whether at least one of them has not ended."""
         return bool(self._working)
 
     def receive(self, timeout_s: float = 0.0) -> list[Any]:
-        """Return what they have sent; one thing of each at the most.
+        """Return the objects that they sent, at most one from each.
 
         Args:
-            timeout_s: how long to wait for something.
+            timeout_s: the longest wait for the first.
 
         Raises:
-            Exception: what a task raised, or what is raised where a process is gone.
+            Exception: the error of a task, or `gone` of `open_crew` if a process died.
         """
         found: list[Any] = []
         for pipe, message in self._pool.receive(self._working, timeout_s):
@@ -294,19 +294,19 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a task raised."""
+    """The error that a task raised."""
 
     error: Exception
 
 
 @contextmanager
 def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception) -> Iterator[Crew]:
-    """Start one process for each row of arguments; at the end of the block they are gone.
+    """Start one process for each row of arguments; they are ended with the block.
 
     Args:
-        task: what each does. It may send anything but None; its end is told by itself.
-        arguments: of each process; what can be pickled.
-        gone: what is raised where a process died.
+        task: the work of each process. It may send anything but None, which reports its end.
+        arguments: one row for each process, of values that can be pickled.
+        gone: the error to raise if a process died.
     """
     stop = _SPAWN.Event()
     with open_pool() as pool:
@@ -318,12 +318,12 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception)
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back from this thread, and from processes that it starts meanwhile for good.
+    """Block Ctrl-C in this thread until the block ends, and for good in processes started within.
 
-    It reaches every process of the terminal, and the parent decides: the others inherit that they
-    do not hear of it, from their first instruction on.
+    Ctrl-C reaches every process of the terminal, but only the parent shall react. Children inherit
+    the blocked signal, so it cannot reach them even in their first instruction.
     """
-    # The tracker of multiprocessing is started with the first process otherwise, and unblocks the
+    # Otherwise multiprocessing starts its tracker with the first process, and that unblocks the
     # signal.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -370,16 +370,17 @@ def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> No
 def threads_of_one(processes: int) -> int:
     """Return how many threads a driver may have in each of so many processes.
 
-    Its threads wait for each other busily, so all processes together get no more than there are.
+    Its threads spin while they wait for each other, so all processes together get no more threads
+    than there are cores.
     """
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def thread_setting(threads: int) -> dict[str, str]:
-    """Return what an environment has to say for so many threads."""
+    """Return the environment variable that sets the number of threads."""
     return {THREADS_VARIABLE: str(threads)}
 
 
 def limit_threads(threads: int) -> None:
-    """Let the driver of this process have so many threads, unless the user has said."""
+    """Limit the driver of this process to so many threads, unless the user has set a number."""
     os.environ.setdefault(THREADS_VARIABLE, str(threads))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-Progress = Callable[[int], None]  # called with the number that are done
+Progress = Callable[[int], None]  # called with the number of finished items
 
 
 class Section(NamedTuple):
@@ -58,7 +58,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]:
-    """Yield what shows progress; nothing is shown where stderr is no terminal."""
+    """Yield a function that shows progress; it shows nothing if stderr is not a terminal."""
     if not (is_shown and sys.stderr.isatty()):
         yield lambda _done: None
         return
@@ -73,7 +73,7 @@ def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]
 
 
 def counted(what: str, done: int, total: int) -> None:
-    """Print how far something is, in one line that is written over; on a terminal only."""
+    """Print progress in one line, which the next call overwrites; only on a terminal."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ from tools.messages.message_values import (
     has_field,
 )
 
-# --- comments of fields, from the text of the `.capnp` files: pycapnp's schema has none -----------
+# --- Comments of fields, from the text of the `.capnp` files: pycapnp's schema has none -------
 
 _OPENING: Final = re.compile(r"(?:(struct|enum|union)\s*(\w+)?|(\w+)\s*:group)\b[^{]*\{")
 _FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)")
@@ -255,7 +255,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
-# --- Hears fields of any service on the bus, while somebody looks at them ---------------------
+# --- Fields of any service on the bus, heard while somebody looks at them ---------------------
 
 logger = logging.getLogger(__name__)
 

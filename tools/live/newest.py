@@ -209,7 +209,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return round(value, digits) + 0.0 if digits else int(value)
 
 
-# --- The daemon's health as plain values for the page: state, stages of a frame, faults, model
+# --- The daemon's health as plain values for the page -----------------------------------------
 
 _SHA_DIGITS = 12
 

@@ -51,7 +51,7 @@ class SeriesAsked:
 
     log: int  # 0 or 1, of a second log
     chunk: int  # of the log's time, in units of `CHUNK_S`
-    fields: tuple[FieldPath, ...]  # whose
+    fields: tuple[FieldPath, ...]  # the fields to sample
 
 
 class Viewer:

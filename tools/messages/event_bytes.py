@@ -148,7 +148,7 @@ def _read_slowly(data: bytes) -> EventHeader | None:
     return None if name is None else EventHeader(name, int(event.logMonoTime))
 
 
-# --- Writes one number into an Event as it was recorded, and leaves all other bytes alone -----
+# --- Writing one number into a recorded Event; all other bytes stay as they are ---------------
 
 
 def write_field(data: bytes, service: str, name: str, value: int) -> bytes | None:

@@ -43,7 +43,7 @@ from tools.playback.outcome import (
 from tools.playback.session import PlaybackSession, Programs
 from tools.playback.threads import prefetch
 
-# --- writing the log: a thread compresses while the next frame is on the device -------------------
+# --- Writing the log: a thread compresses while the next frame is on the device ---------------
 # An error in the thread is raised at the caller's next call.
 
 # Moments that wait to be written; more than a slow disk needs, and a few MiB.
@@ -121,7 +121,7 @@ class LogThread:
                 self._is_abandoned = True
 
 
-# --- digests of inputs and outputs: if inputs differ too, the fault is ahead of the program -------
+# --- Digests of inputs and outputs: if inputs differ too, the fault is ahead of the program ---
 
 
 class DigestingProgram(WrappedProgram):
@@ -249,7 +249,7 @@ class _Noted:
             if is_strict(program.metadata):
                 inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
-        self.rows = FrameRows(inputs)  # so far
+        self.rows = FrameRows(inputs)  # of the frames so far
 
     def note(self, moment: Moment, result: StepResult | MonitoringStep | None) -> None:
         """Append what the daemon did with the frame of a moment."""

@@ -109,7 +109,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job."""
+    """The result of a job."""
 
     key: str  # of the job
     drive: DriveName | None = None  # None where it could not be opened
@@ -117,7 +117,7 @@ class JobResult:
     digest: str = ""  # sha256 of what is in ``outputs``; equal for equal outputs
     model: str = ""  # hash of the models, see `model_hash`
     interface: str = ""  # name of the program's revision
-    device_class: str = ""  # see `environment.reference_class`
+    device_class: str = ""  # see `run_facts.reference_class`
     launches: Mapping[str, Launches] = field(default_factory=dict)  # entry -> its size
     # The car's speed at each frame, by frame id; NaN before it is known.
     speeds_mps: Mapping[int, float] = field(default_factory=dict)

@@ -235,7 +235,7 @@ def _judge_drives(
     """Return verdicts, and lines about what was written."""
     jobs, failures = _make_jobs(plan)
     own = [job for _, job in jobs]
-    found = run_jobs([*own, *_jobs_of_the_other(plan, own)], work, on_result)
+    found = run_jobs([*own, *_other_jobs(plan, own)], work, on_result)
     results, others = found[: len(jobs)], found[len(jobs) :]
     verdicts: dict[int, DriveVerdict] = dict(failures)
     accepted: list[str] = []
@@ -264,7 +264,7 @@ def _references(
     return PlayedReference(other[0], plan.against.path.name, facts)
 
 
-def _jobs_of_the_other(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+def _other_jobs(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
     """Return the same jobs for the other model; after all of ours, so that each loads once."""
     other = plan.against
     if other is None or other.artifact is None:

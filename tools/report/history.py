@@ -25,7 +25,7 @@ from runtime.files.user_file import open_given
 from tools.errors import UsageError
 from tools.lib.json_output import json_text
 
-# --- Names the commit of a git checkout, where there is one -----------------------------------
+# --- The commit of a git checkout -------------------------------------------------------------
 
 GIT_TIMEOUT_S: Final = 10.0
 

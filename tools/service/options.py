@@ -21,7 +21,7 @@ from modeld.service.config_sources import Given
 from modeld.service.settings import Setting
 
 DEFAULT_BUS: Final = "tcp://127.0.0.1"
-# What the command does itself, and then what it is told of the daemons.
+# Options and their help: the command's own end of the bus first, then that of the daemons.
 _HEARS: Final = {
     "--subscribe": "where to listen (that of --bus)",
     "--publish": "where the daemons publish, if that is elsewhere (that of --subscribe)",

@@ -1,10 +1,9 @@
 """Other runtimes that run the same ONNX file, each with its best settings, behind one interface.
 
-A peer offers *variants* where its documentation leaves open what is faster (spinning workers,
-pinned threads); a benchmark times all of them and counts the fastest. Every variant gets its
-inputs once, in place, and writes its outputs where it likes: what is timed is the bare call. To add
-a peer, write a function like the three below and a line in ``PEERS``. Packages are imported only
-when they are asked for.
+If a peer's documentation does not say which settings are faster (spinning workers, pinned threads),
+the peer offers *variants*. A benchmark times all of them and counts the fastest. A variant gets its
+inputs once, in place, and writes its outputs where it likes, so only the call is timed. To add a
+peer, write an `_open_...` function and a line in ``PEERS``. Packages are imported only on request.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from tools.errors import ToolError, UsageError
 
-# What onnxruntime computes with.
+# The execution providers of onnxruntime.
 _CPU: Final = "CPUExecutionProvider"
 _CUDA: Final = "CUDAExecutionProvider"
 
@@ -39,8 +38,8 @@ class PeerError(ToolError):
 class Variant:
     """One model in one peer with one choice of settings.
 
-    `options` are the settings, for reports, and differ between the variants of one peer; `outputs`
-    are copies of the last frame's results.
+    `options` are the settings, for reports; they differ between the variants of one peer. `outputs`
+    returns copies of the last frame's results.
     """
 
     options: str
@@ -50,10 +49,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer that is not imported: our extra, and its opener of (path, inputs, threads)."""
+    """A peer, which need not be installed."""
 
-    extra: str
-    open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]
+    extra: str  # the extra of ours that installs it
+    open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]  # of path, inputs, threads
 
 
 def check_installed(names: Sequence[str]) -> None:
@@ -88,7 +87,7 @@ def version_of(name: str) -> str:
 def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open a model in a peer.
 
-    The peer, a key of ``PEERS``, is installed; worker threads include the caller's.
+    `name` is a key of ``PEERS``, and installed. `threads` includes the caller's.
 
     Raises:
         PeerError: the peer refuses the model, or does not work on this machine.
@@ -96,7 +95,7 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
     try:
         return PEERS[name].open_variants(path, inputs, threads)
     except Exception as error:
-        # Peers raise their own classes, RuntimeError and worse: it is their failure, in one line.
+        # Peers raise errors of many classes; each is reported as the peer's failure, in one line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PeerError(
             f"{name} {version_of(name)}: expected it to open {path}, found {type(error).__name__}: "
@@ -105,10 +104,10 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
 
 
 def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """All graph optimizations, one operator at a time, bound inputs and outputs; spinning or not.
+    """Open onnxruntime with all graph optimizations, sequentially, with bound inputs and outputs.
 
-    Spinning workers answer faster and burn a core between frames; the default is to spin. Where it
-    was built with CUDA, that is tried as well; inputs and outputs are the host's, as ours are.
+    Its workers spin or not. Spinning ones, the default, answer faster and burn a core between
+    frames. A build with CUDA adds a variant on the GPU; arrays stay on the host, as ours do.
     """
     import onnxruntime
 
@@ -117,7 +116,7 @@ def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Vari
         return processors
     try:
         return [*processors, _onnxruntime_variant(path, inputs, threads, spin=True, on=_CUDA)]
-    except Exception:  # noqa: BLE001 -- it has classes of its own: no such GPU, or no library of it
+    except Exception:  # noqa: BLE001 -- classes of its own: the GPU or its library is missing
         return processors
 
 
@@ -135,7 +134,7 @@ def _onnxruntime_variant(
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     providers = list(dict.fromkeys((on, _CPU)))
     session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-    if session.get_providers()[0] != on:  # it falls back with nothing but a warning
+    if session.get_providers()[0] != on:  # it falls back to the CPU and only warns
         raise RuntimeError(f"{on} cannot be used")
     binding = session.io_binding()
     for name, array in inputs.items():
@@ -157,7 +156,10 @@ def _onnxruntime_variant(
 
 
 def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Latency hint, float32 (the default would be bfloat16 on some CPUs); pinned or not."""
+    """Open OpenVINO with the latency hint, in float32 (its default is bfloat16 on some CPUs).
+
+    Its threads are pinned or not.
+    """
     with _kept_signal_stack():
         return [_openvino_variant(path, inputs, threads, pin=pin) for pin in (True, False)]
 
@@ -215,7 +217,7 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
 
 
 def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Its OpenCL device, kernels recorded once and replayed (TinyJit), without kernel search."""
+    """Open tinygrad on OpenCL; its kernels are recorded once and replayed, without a search."""
     from runtime.opencl.binding import cl  # tinygrad finds PoCL only after pyopencl has loaded it
 
     cl.get_platforms()
@@ -237,7 +239,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
     last: dict[str, NDArray[Any]] = {}
 
     def run() -> None:
-        # To the host, as the others do; without it the call only enqueues.
+        # Copies to the host, as the other peers do; without it the call only enqueues.
         last.update({name: tensor.numpy() for name, tensor in replayed(**placed).items()})
 
     for _ in range(3):  # once to run, once to record, once to replay
@@ -247,7 +249,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 
 
 def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Its functions operator by operator, float32 without TF32; on CUDA as one recorded graph."""
+    """Open torch, in float32 without TF32: operator by operator, or as one graph of CUDA."""
     import torch
 
     from tools.timing.torch_model import TorchModel
@@ -277,7 +279,7 @@ def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
             found = forward()
 
     def run() -> None:
-        # From the host and to it, as the others do.
+        # Copies from and to the host, as the other peers do.
         results = found
         if replay is None:
             results = forward()

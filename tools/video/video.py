@@ -29,8 +29,8 @@ from tools.video.video_decoder import (
     orientation_of,
 )
 
-# ----------------------------------------------------------------------------------------------
-# A video is entered at a frame by its container's table. Frames are numbered as shown, packets as
+# --- Entering a video at a frame --------------------------------------------------------------
+# The container's table says where to enter a video. Frames are numbered as shown, packets as
 # decoded. At a key frame both counts are the same, unless a later picture is shown before it.
 # Otherwise, or with an incomplete table, the number of a frame is unknown.
 

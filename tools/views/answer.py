@@ -75,7 +75,7 @@ class AnswerReader:
     """Makes answers of the Events of one log."""
 
     rpy_rad: Rpy = (0.0, 0.0, 0.0)  # calibration until the log says another one
-    height_m: float = Mounting().height_m  # the same
+    height_m: float = Mounting().height_m  # likewise, over the road
     _car_speed_mps: float | None = field(default=None, init=False)
 
     def take(self, service: str, event: Any) -> Answer | None:

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-# --- a bitmap font of 5 x 7 cells, drawn for this project -----------------------------------------
+# --- A bitmap font of 5 x 7 cells, drawn for this project -------------------------------------
 # A glyph is seven rows, two hexadecimal digits each; the highest of five bits is the leftmost cell.
 
 CELL_WIDTH, CELL_HEIGHT = 6, 7

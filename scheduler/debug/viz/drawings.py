@@ -43,7 +43,7 @@ def time_text(milliseconds: float) -> str:
     return f"{milliseconds:.2f} ms" if milliseconds >= 0.1 else f"{1e3 * milliseconds:.1f} us"
 
 
-# --- The kernel graph --------------------------------------------------------------------------
+# --- The kernel graph -------------------------------------------------------------------------
 
 # Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
@@ -264,7 +264,7 @@ def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:
     )
 
 
-# --- The memory timeline -----------------------------------------------------------------------
+# --- The memory timeline ----------------------------------------------------------------------
 
 # Pixels; a rectangle gets a name where one fits, and the axis has at most about so many numbers.
 WIDTH, HEIGHT = 1140, 360

@@ -14,8 +14,8 @@ from scheduler.debug.pretty import Line, Names, listing
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.origin import Origins
 
-# Nodes are interned: all that depend on a replaced node are other nodes. So nodes are paired by
-# what they are and by what stands around them, whatever their numbers.
+# Nodes are interned, so every user of a replaced node is a new node. Nodes before and after a pass
+# are therefore paired by their operation and their neighbours.
 
 Pairs = dict[Node, Node]
 

@@ -1,4 +1,4 @@
-"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays."""
+"""The reading of an ONNX file: protobuf, external data, checks, old opsets, constants as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Translator of Attention of opset 23, 24 and 25. Formulas: ONNX operator documentation."""
+"""Translators of Attention (opsets 23 to 25), LinearAttention and RotaryEmbedding, and their parts.
+
+Formulas: ONNX operator documentation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.recurrent import MAX_STEPS
 from scheduler.tensor.tensor import Tensor
 
-# Scaled dot-product attention on tensors, softmax(Q K' + mask) V, for all attention operators.
+# --- Attention on tensors for all operators: softmax(Q K' + mask) V ---------------------------
 #
 # Queries are grouped by the key head they share, so keys and values are never repeated. Masks that
 # follow from positions are computed from ramps, not stored.
@@ -248,7 +251,7 @@ def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     return [y.as_type(query.dtype), state.as_type(kept)][: max(1, ctx.outputs)]
 
 
-# Translators of rotary position embedding (Su et al. 2021), of ONNX and as exporters write it.
+# --- Rotary position embedding (Su et al. 2021), of ONNX and of com.microsoft -----------------
 
 
 def rotary_embedding(ctx: NodeContext) -> Value:

@@ -1,4 +1,4 @@
-"""Translators of operators of com.microsoft that optimizers write: activations, products, norms."""
+"""Translators of operators of com.microsoft: activations, products, norms and attention."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
     return Tensor.weight(np.asarray(found[..., None], np.float32, order="C"))
 
 
-# Translators of Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
+# --- Attention, QAttention and MultiHeadAttention of com.microsoft, without caches ------------
 
 # Added to the scores of masked keys, unless the node says otherwise.
 _MASKED = -10000.0

@@ -1,4 +1,4 @@
-"""Translators of normalisation layers. Formulas: ONNX operator documentation.
+"""Translators of normalisation layers and of losses. Formulas: ONNX operator documentation.
 
 Means and variances of halves are computed in float32, whatever `stash_type` asks for, at no cost.
 """

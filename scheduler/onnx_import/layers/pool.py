@@ -1,6 +1,7 @@
-"""Translators of pooling over windows and over whole images. Definitions: ONNX documentation.
+"""Translators of pooling over windows and whole images, and of its inverses.
 
-Sums of halves are taken in float32: a mean over an image is a half, its sum may be none.
+Sums of halves are taken in float32: the mean over an image fits a half, but its sum may not.
+Definitions: ONNX documentation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over the sequence: the parts that RNN, GRU and LSTM share.
+"""Translators of RNN, GRU and LSTM, unrolled over the sequence, and the parts that they share.
 
 One matrix product computes the input products of all steps. The directions of a bidirectional layer
 are a batch: step s computes time s forwards and time T-1-s backwards. Each gate is a product with

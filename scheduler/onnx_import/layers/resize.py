@@ -15,7 +15,7 @@ from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
 from scheduler.onnx_import.limits import check_shape
 from scheduler.tensor.tensor import Tensor
 
-# Weighted sums of few elements along an axis, with positions and weights known while importing.
+# --- Weighted sums of few elements along an axis, known while importing -----------------------
 #
 # Every tap is one read and one product. Reads at even distances are slices, repeated ones are
 # broadcasts, others gathers. Filters with many taps are one gather of all taps and a sum.

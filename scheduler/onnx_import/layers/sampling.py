@@ -1,4 +1,4 @@
-"""Translators that read an image between its elements, and of the choice of regions to read.
+"""Translators of operators that read an image between its elements, and of NonMaxSuppression.
 
 GridSample, AffineGrid and RoiAlign read at run-time positions: positions and weights of the taps
 are stored once for all channels; one gather reads all taps, and a sum follows. Sources: ONNX
@@ -289,7 +289,7 @@ def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Te
     return _joined_taps(crossed, spatial)
 
 
-# --- NonMaxSuppression of known boxes, in numpy ------------------------------------------------
+# --- NonMaxSuppression of known boxes, in numpy -----------------------------------------------
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:

@@ -1,4 +1,7 @@
-"""Translators of activations with parameters. Formulas, defaults: ONNX operator documentation."""
+"""Translators of activations, and of inverse trigonometric and hyperbolic functions.
+
+Formulas and defaults: ONNX operator documentation.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# Inverse trigonometric and hyperbolic functions, from polynomials and formulas that do not cancel.
-# float32 results are within a few units of the last place over the whole range, as far as sin,
-# cos, exp, log and tanh are. Fitted by iteratively reweighted least squares (Lawson)
-# on Chebyshev nodes against float64, for the relative error, and rounded to float32.
+# --- Inverse trigonometric and hyperbolic functions, by formulas that do not cancel -----------
+# float32 results are within a few units of the last place over the whole range, as far as sin, cos,
+# exp, log and tanh are. The polynomials were fitted by iteratively reweighted least squares
+# (Lawson) on Chebyshev nodes against float64, for the relative error, and rounded to float32.
 
 Function = Callable[[Tensor], Tensor]
 

@@ -1,4 +1,7 @@
-"""Translators of operators whose result is known while importing: literals, shapes, ranges."""
+"""Translators of literals, shapes and ranges, and of EyeLike, Trilu, OneHot and Hardmax.
+
+The results of the former are known while importing.
+"""
 
 from __future__ import annotations
 

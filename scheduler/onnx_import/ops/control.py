@@ -1,4 +1,4 @@
-"""Translators of If, Loop and Scan, which are resolved while importing.
+"""Translators of If, Loop, Scan, sequences and optionals, which are resolved while importing.
 
 If(known)              ->   the branch that is taken
 If(run time)           ->   both branches; where(condition, a, b)

@@ -1,4 +1,7 @@
-"""Translators of elementwise arithmetic, comparison and logic. Formulas: ONNX documentation."""
+"""Translators of elementwise arithmetic, comparison, logic, bits of integers, and casts.
+
+Formulas: ONNX operator documentation.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def dropout(ctx: NodeContext) -> Value | list[Value]:
     return [x, np.broadcast_to(mask, x.shape)]
 
 
-# Translators of operators on the bits of integers. Definitions: ONNX operator documentation.
+# --- Operators on the bits of integers --------------------------------------------------------
 
 
 def bit_shift(ctx: NodeContext) -> Value:
@@ -153,7 +156,7 @@ def invert(x: Tensor) -> Tensor:
     return x.unary(Op.NOT)
 
 
-# Translators of Cast, CastLike and BitCast, element types that no device computes in included.
+# --- Cast, CastLike and BitCast, also to types that no device computes in ---------------------
 
 
 def cast(ctx: NodeContext) -> Value:

@@ -1,4 +1,4 @@
-"""Translators of matrix products."""
+"""Translators of matrix products, Einsum and determinants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translators of reductions over axes, of all elements or of all before each.
+"""Translators of reductions over axes, and of running sums and products along an axis.
 
 Formulas: ONNX operator documentation.
 """

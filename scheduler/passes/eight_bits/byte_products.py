@@ -135,7 +135,7 @@ def _is_worth(node: Node, axis: int) -> bool:
     return node.src[0].shape[axis] >= BYTES - 1
 
 
-# --- the value at run time ------------------------------------------------------------------------
+# --- The value at run time --------------------------------------------------------------------
 
 
 def quantised(operand: Operand) -> Quantised | None:
@@ -174,7 +174,7 @@ def _scalar(node: Node) -> Node | None:
     return node if node.shape == () else None
 
 
-# --- the weight -----------------------------------------------------------------------------------
+# --- The weight -------------------------------------------------------------------------------
 
 
 class _Weight(NamedTuple):
@@ -298,7 +298,7 @@ def byte_floats(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
     return new
 
 
-# --- weights that are whole numbers of 8 bits times a scale for each output -----------------------
+# --- Weights that are whole numbers of 8 bits times a scale for each output -------------------
 
 
 def eight_bit_weight(node: Node) -> Node | None:

@@ -139,7 +139,7 @@ def _of_value(node: Node) -> str | None:
     return None
 
 
-# --- how often it is read -----------------------------------------------------------------------
+# --- How often it is read ---------------------------------------------------------------------
 
 
 def _pays_for_conversions(spec: DeviceSpec) -> bool:
@@ -168,7 +168,7 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
     return uses
 
 
-# --- what becomes of a value --------------------------------------------------------------------
+# --- What becomes of a value ------------------------------------------------------------------
 
 
 def is_contraction(node: Node) -> bool:

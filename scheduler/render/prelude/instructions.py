@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler.render.prelude.text import Function, Host, unary
 
-# --- Rounding, square roots, halves ------------------------------------------------------------
+# --- Rounding, square roots, halves -----------------------------------------------------------
 
 
 def _round(name: str, builtin: str, standard: str) -> Function:
@@ -130,7 +130,7 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
 }
 """
 
-# --- Dot products of four bytes ----------------------------------------------------------------
+# --- Dot products of four bytes ---------------------------------------------------------------
 
 # Without a sum to begin with.
 _DOT_ALONE: Final = """
@@ -182,7 +182,7 @@ _DOT: Final = Function(
     ),
 )
 
-# --- Functions of doubles: the library's, lane by lane ------------------------------------------
+# --- Functions of doubles: the library's, lane by lane ----------------------------------------
 # PoCL's library is not called with vectors of doubles wider than 4: where LLVM splits such a vector
 # over registers, caller and library do not agree how (PoCL 3.0, LLVM 14, processors with AVX2:
 # lanes come back mixed, or the compiler gives up). Scalars are the same everywhere.

@@ -113,9 +113,6 @@ _TANH = unary(
   return as_$T(as_$I(em1 / (em1 + {number(2.0)})) | {SIGN.format("x")});
 """,
 )
-# pow in OpenCL C: 2^(y log2|x|), the logarithm in two floats, and the special cases of IEEE 754.
-# The error of y log2|x|, up to 150 in size, is that of the result: log2|x| needs 2^-32 of relative
-# precision, so its terms up to the cube are sums of two floats.
 _ERF_P: Final = (
     0.000535630970261991,
     -0.0013540055369958282,
@@ -279,7 +276,7 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
 }}
 """
 
-# --- sin and cos: range reduction that is right for every float --------------------------------
+# --- sin and cos: range reduction that is right for every float -------------------------------
 #
 # Up to 48000 x - n*pi/2 is computed with pi/2 in three parts (Cody and Waite): the first step is
 # exact. Beyond, lane by lane: the product of the 24 bits of x and the bits of 2/pi that matter, in

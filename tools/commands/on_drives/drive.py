@@ -269,7 +269,7 @@ def _print(args: argparse.Namespace, outcome: Outcome) -> None:
             print(f"{name}: {path}")
 
 
-# --- planted faults -------------------------------------------------------------------------------
+# --- Planted faults ---------------------------------------------------------------------------
 
 
 def _faults(args: argparse.Namespace) -> list[Fault]:

@@ -129,7 +129,7 @@ class Continuation:
         self._id_pending = False
 
 
-# --- Lists the events of a moment of a drive with their times ---------------------------------
+# --- The events of a moment of a drive, with their times --------------------------------------
 
 STATE_OF_STREAM: Final = {
     "road": "roadCameraState",
@@ -184,7 +184,7 @@ def events_of(moment: Moment) -> list[Event]:
     return events
 
 
-# --- recorded times on the clock; played time is recorded time without its jumps -----------------
+# --- Recorded times on the clock; played time is recorded time without its jumps --------------
 
 
 class Timeline:

@@ -186,7 +186,7 @@ def _next(path: str, values: Mapping[str, Iterator[Any]]) -> Any:
         raise ReferenceFormatError(f"message: expected another value of {path}") from error
 
 
-# --- integers as bytes that compress: differences, zigzag, one plane for each byte; lossless ------
+# --- Integers as bytes that compress: differences, zigzag, one plane for each byte; lossless --
 
 Integers = NDArray[np.int64]
 
@@ -257,7 +257,7 @@ def _unzigzag(codes: NDArray[np.uint64]) -> Integers:
     return (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
 
 
-# --- numbers as whole steps of their tolerance ----------------------------------------------------
+# --- Numbers as whole steps of their tolerance ------------------------------------------------
 # A step is a share of ``max(absolute, relative * |value|)``. Far from zero the scale is the bit
 # pattern of a double, which rises with the value (IEEE 754-2019, 3.4): no logarithm is computed, so
 # no library or processor changes a step.

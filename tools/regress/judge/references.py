@@ -48,8 +48,8 @@ MAX_TIMING_BYTES: Final = 16 << 20
 class Against:
     """The other model."""
 
-    path: Path  # of its artifact, or of a directory of its references
-    artifact: Artifact | None = None  # it, checked; None: a directory
+    path: Path  # its artifact, or a directory of its references
+    artifact: Artifact | None = None  # the checked artifact; None for a directory
 
 
 def read_against(path: Path) -> Against:

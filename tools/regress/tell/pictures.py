@@ -1,4 +1,4 @@
-"""Camera frames with two planned paths over them: the reference's and the new one."""
+"""Camera frames with the planned paths of the reference and of the new run, also as files."""
 
 from __future__ import annotations
 
@@ -155,8 +155,7 @@ def _ribbon(plan: Points, css: str, shot: Shot) -> str:
     return f'<path class="{css}" d="{path_data(outline)}Z"/>'
 
 
-# ----------------------------------------------------------------------------------------------
-# Pictures of drives that changed, as JPEG files: for pages that show no picture of their own.
+# --- JPEG files of drives that changed, for pages without pictures of their own ---------------
 
 MAX_DRIVES: Final = 8
 MAX_OF_A_DRIVE: Final = 2

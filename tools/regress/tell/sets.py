@@ -1,4 +1,7 @@
-"""Two directories of logs compared: drives paired by name, one verdict over all of them."""
+"""Two directories of logs compared: drives paired by name, one verdict over all of them.
+
+`modeld replay -o DIR` writes such logs: one for each drive, with times and sizes.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,7 @@ from tools.regress.tell.whole import (
 )
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
 
-# ----------------------------------------------------------------------------------------------
-# Logs that `modeld replay -o DIR` wrote for a model, one for each drive, with times and sizes.
-
-# Longest first: a name loses the first that fits.
+# Longest first: a name loses the first ending that fits.
 _ENDINGS: Final = (
     *(f"{log}{packed}" for log in (".rlog", ".qlog") for packed in (".zst", ".bz2")),
     *(".rlog", ".qlog", ".zst", ".bz2"),

@@ -68,7 +68,7 @@ def _advice(verdict: RunVerdict) -> str:
     return f'If intended, accept with `modeld regress ... {where}--update --reason "..."`.'
 
 
-# --- GitHub ---------------------------------------------------------------------------------------
+# --- GitHub -----------------------------------------------------------------------------------
 
 
 def error_lines(verdict: RunVerdict) -> list[str]:
@@ -177,7 +177,7 @@ def _text(text: str) -> str:
     return printable(text).translate({ord(sign): f"&#{ord(sign)};" for sign in "&<>|`*_[]@#"})
 
 
-# --- JUnit ----------------------------------------------------------------------------------------
+# --- JUnit ------------------------------------------------------------------------------------
 
 
 def junit(verdict: RunVerdict) -> str:
@@ -239,7 +239,7 @@ def _xml_text(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-# --- Says with --explain what became slower, as `explain` says why a drive changed ------------
+# --- What became slower, for --explain --------------------------------------------------------
 
 
 def explain_timing(outcome: TimingOutcome) -> Explanation:

@@ -8,12 +8,11 @@ if a whole confidence interval lies beyond the limit, and asks for more processe
 lies inside one. It looks at all recorded frames of the drives together, and at each by itself.
 
 A reference ratio holds for one device. Where CI's machines differ, give a baseline: the artifact of
-the other side is then measured by turns with the model, and the ratio of the two decides.
+the other side is then measured alternately with the model, and the ratio of the two decides.
 
-Slower kernels are found by launches, matched by the ONNX nodes they compute: two
-compilations may cut a model into other kernels. What computes the same nodes is one piece of work
-on both sides, and of the rest what shares a node, directly or by way of others; of such pieces the
-times can be compared.
+Two compilations may cut a model into different kernels, so slower kernels are found by pieces of
+work. Launches on both sides that compute the same ONNX nodes are one piece. Other launches that
+share a node, directly or through others, are one piece too. The times of a piece can be compared.
 """
 
 from __future__ import annotations

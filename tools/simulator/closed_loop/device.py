@@ -25,9 +25,9 @@ from tools.simulator.world.painting.painter import Painter
 from tools.simulator.world.view import Lens, Mount
 from tools.video.video import write_planes
 
-# What the simulated car's device is: the smallest current one, so that it runs anywhere.
+# The simulated car has the smallest current device, so that its models run anywhere.
 DEVICE, SENSOR = "mici", "os04c10"
-# Before a picture is announced, it was read out, which takes that sensor 11 ms.
+# A picture is announced 1 ms after its readout, which takes this sensor 11 ms.
 ENDED_BEFORE_NS = 1_000_000
 EXPOSED_BEFORE_NS = 12_000_000
 STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
@@ -91,7 +91,7 @@ def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     )
 
 
-# --- The cameras: what they see is painted straight into camera frames -------------------------
+# --- The cameras: what they see is painted straight into camera frames ------------------------
 
 # The wide frame is published first: when the road frame wakes the daemon, both are there.
 STREAMS = (WIDE_STREAM, ROAD_STREAM)

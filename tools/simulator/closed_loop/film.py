@@ -1,6 +1,6 @@
 """A finished drive painted again: its pictures beside the truth, its clip, and its segments.
 
-Equal scenes give equal pictures, so of a frame that is driven only who was where is kept, and
+Equal scenes give equal pictures. So only the places of all cars are kept for each frame, and
 nothing is encoded while the daemon runs.
 """
 
@@ -130,7 +130,7 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
     return np.asarray(pooled[np.isfinite(pooled)])
 
 
-# --- The clip: an animated WebP, which browsers show in a page and in a README without a player
+# --- The clip: an animated WebP, which browsers show without a player -------------------------
 
 # A column of a page; more pixels only make the file large.
 SIZE: Final = (640, 400)

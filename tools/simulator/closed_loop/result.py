@@ -1,6 +1,7 @@
 """The result of a closed loop: how well its drives were driven, in metres.
 
-As figures of one drive and of many, as JSON, as a table, and as a line when a drive is finished.
+It has figures of one drive and of many. They are shown as JSON, as a table, and as one line when a
+drive ends.
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ def table_of(outcome: Outcome) -> str:
     return format_table(table_header("scenario"), rows)
 
 
-# --- Reports of each finished drive, so an interrupted run has told of those before ------------
+# --- Reports of each drive at its end, so that an interrupted run keeps them ------------------
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Drives trials, by the expert or by the daemon's own code, here or in several processes.
+"""Drives trials, by the expert or by the daemon's own code, in this process or several; gates.
 
-A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
+A driver is asked once a frame. Its answer takes effect `ANSWER_S` later, as on a device.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ANSWER_S = ANSWER_TICKS * TICK_S
 
 
 class Driver(Protocol):
-    """Who is asked what to do."""
+    """The driver of a simulated car."""
 
     answered: int
     """Frames so far to which there was a valid answer."""
@@ -58,10 +58,10 @@ class Driver(Protocol):
         """See what the car does; called every 10 ms, also at the beginning."""
 
     def answer(self) -> Action | None:
-        """Return what is to be done, at a frame; None: what is done is gone on with."""
+        """Return the command for a frame; None keeps the last one."""
 
     def close(self) -> None:
-        """The drive is over."""
+        """End the drive."""
 
 
 def drive(simulation: Simulation, driver: Driver) -> Track:
@@ -218,22 +218,21 @@ class DaemonDrivers:
         return DaemonDriver(simulation, self.program, wire)
 
 
-# --- Drives in processes beside each other, with the same results ------------------------------
+# --- Drives in several processes, with the same results ---------------------------------------
 #
-# A process loads the program once and drives one errand after the other. One that fails or dies
-# ends the run with one line; drives that were over before have been told of.
+# A process loads the program once and drives one errand after the other. If it fails or dies, the
+# run ends with one line; drives that ended before were reported.
 
 
 class _Driven(NamedTuple):
-    """A drive without its trial, which is made anew from the errand.
+    """A drive without its trial, which is made again from the errand.
 
     Attributes:
-        position: of its errand.
-        samples: of its track.
-        end: of its track.
-        frames: that the cameras exposed.
-        answered: of these.
-        wall_s: how long it took.
+        position: the position of its errand.
+        samples, end: those of its track.
+        frames: frames that the cameras exposed.
+        answered: frames with a valid answer.
+        wall_s: duration of the drive.
     """
 
     position: int
@@ -246,14 +245,14 @@ class _Driven(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What all processes know.
+    """The plan, which all processes have.
 
     Attributes:
-        errands: what is driven.
-        model: driving artifact.
-        device: OpenCL device; None: the best.
-        threads: of its driver.
-        level: of their logs.
+        errands: all drives.
+        model: the driving artifact.
+        device: the OpenCL device; None selects the best.
+        threads: threads of its driver.
+        level: the level of their logs.
     """
 
     errands: tuple[Errand, ...]
@@ -273,17 +272,17 @@ def drive_apart(
     """Drive in several processes.
 
     Args:
-        errands: what is driven.
-        model: driving artifact.
-        device: OpenCL device; None: the best.
-        workers: how many processes.
+        errands: the drives.
+        model: the driving artifact.
+        device: the OpenCL device; None selects the best.
+        workers: the number of processes.
         on_drive: called after each drive, in the order in which they end.
 
     Returns:
         The drives in the order of the errands, and the name of the device.
 
     Raises:
-        ToolError: a process failed, or is gone.
+        ToolError: a process failed or died.
     """
     count = min(workers, len(errands))
     level = logging.getLogger().level

@@ -1,7 +1,9 @@
-"""The simulation: road, car and other cars at 100 Hz, and what happened, noted 20 times a second.
+"""The simulation of road, car and other cars at 100 Hz; their state is recorded 20 times a second.
 
 It knows nothing of daemons or messages. A driver is asked once a frame; its answer takes effect
-when it would arrive.
+when it would arrive. Before that, the run-up leads the car along the lane's centre, so that a model
+has seen a drive. In its last metres it leaves the centre, to hand the car over with the trial's
+offset and heading.
 """
 
 from __future__ import annotations
@@ -19,11 +21,7 @@ from tools.simulator.world.car import FRONT_M, LENGTH_M, TICK_S, WIDTH_M, Body, 
 from tools.simulator.world.curves import Floats, arctangent, sin_cos
 from tools.simulator.world.traffic import Traffic, Vehicle
 
-# ----------------------------------------------------------------------------------------------
-# The run-up leads the car on the lane's centre before the hand-over, so that a model has seen a
-# drive. In the last metres it leaves the centre to arrive with the trial's offset and heading.
-
-# Of leaving the centre; at most half of the run-up.
+# The way on which the run-up leaves the centre; at most half of the run-up.
 SWERVE_M = 40.0
 
 

@@ -228,7 +228,7 @@ def fill_camera_state(state: Any, frame_id: int, exposed_ns: tuple[int, int], se
     state.sensor = sensor
 
 
-# --- The messages of a segment, stamped with the times at which they would have been published -
+# --- The messages of a segment, stamped with the times at which they would have been published
 
 STATE_SERVICES = {
     "road": "roadCameraState",

@@ -166,9 +166,9 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 # --- Processes, each with its share of the files ----------------------------------------------
 
-# How long is waited for a message at a time.
+# The longest wait for one message.
 _POLL_S = 0.2
-# What is sent when a picture is done; a file is sent as its path and its packets.
+# Sent when a picture is done; a finished file is sent as its path and its packets.
 _PICTURE = "picture"
 
 
@@ -177,7 +177,7 @@ class PictureFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is written."""
+        """The path of the file."""
 
     def render(self, count: Callable[[], None]) -> list[Packet]:
         """Paint and encode it; `count` is called after each picture.
@@ -189,7 +189,7 @@ class PictureFile(Protocol):
 
 @dataclass(slots=True)
 class Workers:
-    """What renders files; made by `open_workers`."""
+    """Renders files, in processes or here; made by `open_workers`."""
 
     progress: Progress
     _crew: Crew | None = None
@@ -197,7 +197,7 @@ class Workers:
     _count: int = 0
 
     def packets(self, file: PictureFile) -> list[Packet]:
-        """Return what came of a file; waits for it, or renders it here.
+        """Return the packets of a file; wait for it, or render it here.
 
         Raises:
             ToolError: a process died.

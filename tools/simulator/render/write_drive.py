@@ -1,6 +1,7 @@
-"""Writes a rendered drive: its files in worker processes, each segment in full or not at all.
+"""Writes a rendered drive and its truth, each segment in full or not at all.
 
-A segment is put together in a hidden directory beside its place and gets its name at the end.
+Worker processes write the files of a segment into a hidden directory next to its place; it gets its
+name at the end.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def choose_workers(files: Sequence[CameraFile], most: int) -> int:
     return max(1, min(most, len(files), pictures // _PICTURES_PER_PROCESS))
 
 
-# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file --
+# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file
 
 
 def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[str, NDArray[Any]]:

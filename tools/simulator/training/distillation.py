@@ -1,7 +1,8 @@
 """Gives a finished training's model weights of 8 bits that follow the model as it was.
 
 Vision follows on painted moments, the policy on the drives that it learnt from. The training is not
-changed: results lie in a folder of their own.
+changed: results lie in a folder of their own. Distillation (Hinton and others, 2015) needs no
+truth: the teacher's outputs on the same inputs hold more than it.
 """
 
 from __future__ import annotations
@@ -63,10 +64,6 @@ from tools.simulator.training.vision_stage import (
     learning_rate,
     mirror_some,
 )
-
-# ----------------------------------------------------------------------------------------------
-# Distillation (Hinton and others, 2015) needs no truth: the teacher's outputs on the same inputs
-# hold more than it.
 
 # How far a weight moves in a step at most, in steps of its rounding (the mean of its matrix), and
 # what is not rounded.

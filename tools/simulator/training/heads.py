@@ -68,8 +68,8 @@ class Head:
 PLAN = Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), 3.0)
 DESIRE_STATE = Head("desire_state", "categorical", (DESIRE_LENGTH,))
 
-# In the order of the output; `hidden_state` follows them. Weights: what the drive depends on most
-# is what the small network shall spend itself on; speed, one value of `pose`, is hardest to see.
+# In the order of the output; `hidden_state` follows them. Heads that the drive depends on most have
+# the largest weights, as the network is small; speed, one value of `pose`, is hardest to see.
 VISION_HEADS = (
     Head("meta", "binary", (META_WIDTH,), 0.1),
     Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH), 0.05),
@@ -82,8 +82,8 @@ VISION_HEADS = (
     Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
     Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
 )
-# What the curves ahead ask for: read before `hidden_state`, which holds it, and not a head of the
-# model.
+# The acceleration that the curves ahead ask for. It is read before `hidden_state`, which holds it,
+# and is not a head of the model.
 FOR_CURVES = Head("for_curves", "gaussian", (1,), 2.0)
 # The plan is learnt with the vision, too: so `hidden_state` holds what the policy needs.
 VISION_TARGETS = (*VISION_HEADS, FOR_CURVES, PLAN)

@@ -26,11 +26,10 @@ TURN_STEPS = 4
 
 
 def keep_freed_memory() -> None:
-    """Tell the allocator to give nothing back before the process ends; without glibc nothing.
+    """Keep freed memory in the process until it ends; without glibc this does nothing.
 
-    Otherwise each large array is mapped again and each of its pages filled with zeros first.
-    Measured on two cores of an AMD EPYC with a batch of 24: 9.9 instead of 15.6 ms of a core for a
-    sample.
+    Otherwise each large array is mapped again, and each of its pages is filled with zeros first. On
+    two cores of an AMD EPYC with a batch of 24 a sample took 9.9 instead of 15.6 ms of a core.
     """
     with contextlib.suppress(OSError, AttributeError, ValueError):
         library = ctypes.CDLL(None, use_errno=True)

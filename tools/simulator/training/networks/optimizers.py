@@ -1,4 +1,4 @@
-"""A running average of a network's weights: steadier than the weights of any one step."""
+"""The optimizer Muon, and a running average of weights, steadier than those of any one step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Average:
         self.state = dict(saved["state"])
 
 
-# ----------------------------------------------------------------------------------------------
+# --- Muon -------------------------------------------------------------------------------------
 # Muon turns all directions of a weight equally far in each step (K. Jordan and others, 2024). The
 # size of a step is that of J. Liu and others ("Muon is scalable for LLM training", 2025), which
 # uses Adam's learning rates. torch's own rejects kernels of convolutions and multiplies in

@@ -1,6 +1,6 @@
-"""Drives as a policy learns from them: histories, and what cars follow counts for more.
+"""Histories from drives that a policy learns from, and its loss, which weights commands.
 
-Each history is learnt from as it was and as in a mirror. A plan has 495 values; the daemon makes a
+Each history is learnt from as it was and mirrored. A plan has 495 values; the daemon makes a
 command of a few of them: of the change of speed and of heading in the next moments, less
 acceleration and turning now (`modeld.outputs.verdict`). Nearly equal speeds are subtracted there,
 so errors of the command are not those of the plan. And it is seldom right to brake hard, but then
@@ -47,31 +47,31 @@ NEXT = int(np.searchsorted(T_IDXS, _UNTIL_S)) + 1
 _AHEAD = PLAN_ACCELERATION.start
 _SPEED = PLAN_VELOCITY.start
 _YAW, _YAW_RATE = PLAN_ORIENTATION.start + 2, PLAN_ORIENTATION_RATE.start + 2
-# Weights beside the loss of the plan, 3 times its likelihood, of acceleration, yaw and its rate
-# within that time, in units of the scaling, and of the commands, in m/s^2. On every tenth of 1680
-# drives, kept for judging, the first two, as 3 and 2, made these 8 to 14 % better (2026-11-25,
-# ADR 0098). On every tenth of 987, commands of acceleration were 9 % better with these three than
-# with 6 and 6 alone, those of steering alike (2026-11-26, ADR 0098).
+# Weights of acceleration and of yaw with its rate within that time, in units of the scaling, and of
+# the commands, in m/s^2; the loss of the plan is 3 times its likelihood. On every tenth of 1680
+# drives, kept for judging, the first two weights, then 3 and 2, made acceleration and yaw 8 to 14 %
+# better (2026-11-25, ADR 0098). On every tenth of 987 drives, commands of acceleration were 9 %
+# better with these three than with 6 and 6 alone, and steering was equal (2026-11-26, ADR 0098).
 _ACCELERATION_WEIGHT, _YAW_WEIGHT, _COMMAND_WEIGHT = 3.0, 3.0, 4.0
-# And of the present speed, in units of the scaling. Commands are differences of speeds, and push
-# each of them a thousand times harder than the loss of the plan does: a policy without this took
-# 28 m/s for 17. With 3 the speed was wrong by 1.1 m/s, with 30 by 1.0, instead of 2.5, and commands
-# were as right as without (every tenth of 944 drives, 2026-11-26, ADR 0098).
+# The weight of the present speed, in units of the scaling. Commands are differences of speeds, and
+# push each speed a thousand times harder than the loss of the plan does: without this weight a
+# policy took 28 m/s for 17. The error of the speed was 2.5 m/s without it, 1.1 with 3 and 1.0 with
+# 30; commands were equally good (every tenth of 944 drives, 2026-11-26, ADR 0098).
 _OWN_SPEED_WEIGHT = 30.0
-# When commands are read, as indices of times: 0.35 to 0.98 s and 0.24 to 0.48 s, around the delays
-# of motor and brakes and of the steering, with frame and filter
+# The times at which commands are read, as indices: 0.35 to 0.98 s and 0.24 to 0.48 s, around the
+# delays of motor and brakes, and of the steering, with frame and filter
 # (`tools/simulator/training/samples/drives.py`).
 _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
-# An error of the heading counts as the lateral acceleration that it commands, at this speed at
-# most, m/s, so that motorways do not outweigh all else.
+# An error of the heading counts as the lateral acceleration that it commands, at no more than this
+# speed, m/s, so that motorways do not outweigh everything else.
 _MOST_MPS = 30.0
-# Where braking by more than this is right, m/s^2, too little of it counts so many times as much as
-# too much: this often at least (ADR 0098), and for each m/s of speed so often, as what is seen late
-# is nearer by all that was driven until then (ADR 0098).
+# Where stronger braking than this is right, m/s^2, too little braking counts more than too much: by
+# the last number times the speed, because a fast car is nearer by the time it sees an obstacle, but
+# by no less than the number before it (ADR 0098).
 _BRAKES_MPS2, _TOO_LITTLE, _TOO_LITTLE_PER_MPS = -0.5, 3.0, 0.3
-# Rows at which the expert brakes harder than this within that time, m/s^2, are learnt from so many
-# times as often. Of the braking that was missing in plans that gave back a quarter; three and eight
-# times as often a third, and accelerations were wrong by a fifth more (2026-11-25, ADR 0098).
+# Rows where the expert brakes harder than this within that time, m/s^2, are learnt from so many
+# times as often. That restored a quarter of the braking that plans lacked. Three and eight times as
+# often restored a third, and errors of accelerations grew by a fifth (2026-11-25, ADR 0098).
 _BRAKING_MPS2 = ((-1.2, 2), (-2.5, 4))
 
 

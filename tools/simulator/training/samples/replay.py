@@ -229,12 +229,12 @@ Source = Callable[[int], Iterable[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class PaintingPlan:
-    """What the painters do.
+    """The plan of the painters.
 
     Attributes:
-        replay: where samples go.
-        source: where they come from.
-        first: number of the first world.
+        replay: the ring that samples go to.
+        source: makes the samples of a world.
+        first: the number of the first world.
     """
 
     replay: ReplayPlan
@@ -248,13 +248,13 @@ def fill(
     is_stopped: Callable[[], bool],
     send: Callable[[Any], None],
 ) -> None:
-    """Paint until told to stop, and wait while there is enough; the body of a process.
+    """Paint until stopped, and wait while there are enough samples; the body of a process.
 
     Args:
-        plan: what.
-        painter: number of this process; it paints each so-manieth world.
-        is_stopped: whether to end.
-        send: takes the number of each world that is done.
+        plan: the plan of all painters.
+        painter: the number of this process. With n painters it paints every n-th world.
+        is_stopped: returns whether to end.
+        send: takes the number of each finished world.
     """
     os.nice(_NICE)
     replay = Replay(plan.replay)

@@ -1,9 +1,8 @@
 """Draws single moments of driving, and paints what the model sees of them.
 
 A moment is the car's place and motion, the others, and the truth. Most are near the middle of a
-lane, as in a drive that goes well; the others are where a drive must not stay, up to 1.5 m and some
-degrees off, with the expert's way back as the plan. Both views of a moment are painted and packed
-into the model's channels.
+lane, as in a good drive. The others are up to 1.5 m and some degrees off, and the expert's way back
+is their plan. Both views of a moment are painted and packed into the model's channels.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ WORLD_M = 1200.0
 MOMENTS = 10
 CHAIN = 3
 KINDS = ("day", "dusk", "night", "rain")
-# Nearest to the start that a moment may be: there is a road behind it.
+# The shortest distance of a moment from the start, so that there is a road behind it.
 _FIRST_M = 30.0
 # Shares of moments far from the middle of the lane, and how far, m and rad.
 _OFF_SHARE = 0.45
@@ -124,27 +123,27 @@ _NEAR_M, _NEAR_RAD = 0.2, math.radians(0.6)
 _LEAD_SHARE = 0.7
 _NEIGHBOUR_SHARE = 0.45
 _STANDING_SHARE = 0.125
-# A car that crawls comes near to one that stands: what it takes that one's speed for decides
-# whether it stops. Shares of moments that it crawls, and, when it does, that there is a lead, that
-# it stands, and that it is near; and how near, m.
+# A crawling car stops only if it judges the near car ahead to be standing. Shares of moments in
+# which it crawls, and, of these, in which there is a lead, the lead stands, and the lead is near;
+# and how near, m.
 CRAWLING_MPS = 3.0
 _CRAWLING_SHARE = 0.07
 _QUEUE_LEAD_SHARE = 0.85
 _QUEUE_STANDING_SHARE = 0.5
 _QUEUE_NEAR_SHARE = 0.6
 _QUEUE_M = (1.5, 15.0)
-# Distances to the rear of a lead, m: as many in each octave, or all alike where most of driving
-# behind others happens, or as far as a lead is told of: whether one so far away comes nearer shows
-# in its distance alone. Shares of the last two. With half of them from 10 to 120 m, all alike, what
-# is 30 to 60 m away was seen a third worse (2026-11-26, ADR 0098).
+# Distances to the rear of a lead, m, in three ways: equally often in each octave, evenly where most
+# driving behind others happens, and far away, where only the distance shows an approach; and shares
+# of the last two. With half of them even from 10 to 120 m, errors at 30 to 60 m were a third larger
+# (2026-11-26, ADR 0098).
 _LEAD_M = (2.0, 140.0)
 _FOLLOWING_M, _FOLLOWING_SHARE = (10.0, 90.0), 0.45
 _FAR_M, _FAR_SHARE = (90.0, LEAD_SIGHT_M), 0.1
 # Share of moments at which a driver has slowed for curves.
 _SLOWED_SHARE = 0.75
-# By how much cars accelerate otherwise than their drivers want.
+# The deviation of a car's acceleration from its driver's wish.
 _UNSTEADY_MPS2 = 0.3
-# Nobody comes near another car faster than this much braking could mend, m/s^2.
+# Nobody approaches another car faster than this braking can stop, m/s^2.
 _MENDED_MPS2 = 6.0
 
 

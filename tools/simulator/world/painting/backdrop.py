@@ -213,7 +213,7 @@ def _clouds(
     return np.concatenate([cover, cover], axis=1)
 
 
-# --- What runs along the road behind its verges: edges of woods, hedges, high walls ------------
+# --- What runs along the road behind its verges: edges of woods, hedges, high walls -----------
 
 # Heights and tones are known every metre, and repeat.
 _CELLS = 1024

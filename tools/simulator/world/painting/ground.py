@@ -128,7 +128,7 @@ def _skyline(
     return np.asarray(np.interp(every, columns, np.minimum(land, horizon)))
 
 
-# --- The ground between these borders --------------------------------------------------------
+# --- The ground between these borders ---------------------------------------------------------
 
 # Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
 _ONE = 65536.0

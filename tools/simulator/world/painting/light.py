@@ -21,14 +21,14 @@ DUSK = 0.4
 
 Floats32 = NDArray[np.float32]
 
-# Light -> share of the noon's brightness, as a camera with its own exposure shows it.
+# Share of the brightness at noon, at night, at dusk and by day; the camera adapts its exposure.
 _AMBIENT = (0.035, 0.42, 1.0)
-# Colours of the sky at night, at dusk, by day: above, at the horizon; the same under clouds.
+# Colours of the sky at night, at dusk and by day: at the top and the horizon, clear and clouded.
 _SKY_TOP: tuple[Colour, ...] = ((20.0, 131.0, 127.0), (86.0, 143.0, 119.0), (152.0, 150.0, 108.0))
 _SKY_LOW: tuple[Colour, ...] = ((32.0, 130.0, 128.0), (146.0, 117.0, 141.0), (194.0, 138.0, 121.0))
 _GREY_TOP: tuple[Colour, ...] = ((20.0, 129.0, 128.0), (90.0, 131.0, 126.0), (188.0, 130.0, 127.0))
 _GREY_LOW: tuple[Colour, ...] = ((30.0, 128.0, 130.0), (112.0, 128.0, 130.0), (206.0, 128.0, 128.0))
-# Low beams: how far they reach, how bright the road before the car is, how wide they are.
+# Low beams: their reach, the brightness of the road in front of the car, and their width.
 _BEAM_REACH_M = 24.0
 _BEAM_PEAK = 1.15
 _BEAM_SPREAD = 0.22
@@ -39,10 +39,11 @@ class Lighting:
     """The light of a world.
 
     Attributes:
-        ambient: factor on the noon's brightness of everything on the ground.
-        beam: of the headlights, 0 by day.
+        ambient: factor on the brightness at noon, for everything on the ground.
+        beam: brightness of the headlights, 0 by day.
         chroma: factor on colours.
-        haze: what far things fade to.
+        sky_top, sky_low: colours of the sky, at the top and at the horizon.
+        haze: colour that far things fade to.
         haze_m: distance at which half of the contrast is gone.
         wet: 0..1, how much of the sky a wet road shows.
         sun: 0..1, how hard shadows are.
@@ -59,7 +60,7 @@ class Lighting:
     sun: float
 
     def seen(self, nearness_1pm: Floats | float) -> Floats:
-        """Return the share of contrast that haze leaves, of the inverse of the distance."""
+        """Return the share of contrast that haze leaves at the inverse of a distance."""
         square = np.square(np.asarray(nearness_1pm) * self.haze_m)
         return np.asarray(square / (1.0 + square))
 
@@ -97,7 +98,7 @@ def beam_at(ahead_m: Floats | float, aside_m: Floats | float) -> Floats:
     """Return the low beams' light at places before the car, 0..1."""
     ahead = np.maximum(ahead_m, 0.5)
     far = ahead / _BEAM_REACH_M
-    # Dark right before the bumper; a little to the right, as dipped beams are.
+    # Dark right in front of the bumper; dipped beams point a little to the right.
     begin = np.minimum(ahead * 0.16, 1.0)
     across = (aside_m - 0.04 * ahead) / (2.2 + _BEAM_SPREAD * ahead)
     square = across * across
@@ -113,7 +114,7 @@ def beam_picture(view: View) -> Floats32:
 
 
 def _between(knots: tuple[float, ...], light: float) -> float:
-    """Return the value at a light, of those at 0, ``DUSK`` and 1."""
+    """Return the value at a light, between the knots at 0, ``DUSK`` and 1."""
     if light < DUSK:
         return knots[0] + (knots[1] - knots[0]) * (light / DUSK)
     return knots[1] + (knots[2] - knots[1]) * ((light - DUSK) / (1.0 - DUSK))

@@ -120,7 +120,7 @@ def lengths_of(s_edges: Floats) -> Floats:
     return np.maximum(s_edges[..., :-1] - s_edges[..., 1:], _SHORTEST_M)
 
 
-# --- Bands of the ground ---------------------------------------------------------------------
+# --- Bands of the ground ----------------------------------------------------------------------
 
 # Rows of grain: of the asphalt, its shoulders, of what is beside, and of what is painted or worn.
 (
