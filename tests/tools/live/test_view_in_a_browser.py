@@ -370,7 +370,7 @@ def test_logs_that_lack_something_say_what(chromium: Browser, tmp_path: Path, lo
     log.write_bytes(log.read_bytes()[:-5000])
     with View(str(log)) as view:
         banner(view)
-        assert "ends inside a message" in text(chromium, "notes")
+        wait_until(lambda: "ends inside a message" in text(chromium, "notes"), "the note")
 
 
 def test_a_screen_reader_is_told_of_everything(chromium: Browser, log: Path) -> None:
