@@ -1,8 +1,8 @@
 """Pairs the frames of two cameras by their start-of-frame time stamps.
 
 The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
-frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; ADR 0020 has what is retained
-between calls, the bound on receiving, and what happens without the extra camera.
+frame, and catches up. Rules and limits are those of openpilot's modeld, 2022-2026. ADR 0020
+describes the state between calls, the bound on receiving, and operation without the extra camera.
 """
 
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from cereal.frames import Frame
 from modeld.frames.frame_log import MAX_RECEIVES, SyncLog, UnpairedRun
 from modeld.state.loop_state import NS_PER_MS
 
-# Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
+# Half a frame period at 20 Hz: two frames closer than this belong to one moment.
 PAIRING_WINDOW_NS: Final = 25_000_000
 # Cameras of one device are triggered together, within 2 ms; beyond this something is wrong.
 SYNC_WARNING_NS: Final = 10_000_000
-# One wait for the extra camera, and how long it may fail to pair in all: 6 frames at 20 Hz. Then it
-# takes up to 2 frames more until messages go out: others give up when none has come for 0.5 s.
+# One wait for the extra camera, and the time without a pair after which it counts as lost: 6 frames
+# at 20 Hz. Publishing resumes up to 2 frames later, before subscribers give up at 0.5 s.
 EXTRA_WAIT_MS: Final = 100
 LOST_AFTER_MS: Final = 300
-# While it is lost, how long to wait for a partner that is due: the main camera must not lose frames
-# by it.
+# While it is lost, the wait for a partner that is due; short enough that the main camera loses no
+# frames.
 RETURN_WAIT_MS: Final = 40
-# Main frames in a row that must have a partner before an extra camera that sent in vain counts as
-# back. One of 10 or 15 Hz has a frame for every second, or 3 of 4: it stays lost, as pairing it
-# costs main frames.
+# A lost extra camera whose frames did not pair counts as back after this many consecutive main
+# frames with a partner. A camera of 10 or 15 Hz has partners for 2 or 3 of 4 main frames: it stays
+# lost, because pairing it costs main frames.
 RETURN_PAIRS: Final = 4
 
 
@@ -54,17 +54,17 @@ class FrameSync:
     timeout_ms: int = 100
     _main_frame: Frame | None = None
     _extra_sof_ns: int | None = None
-    # After time went back: frames of the extra camera beyond this are of the time before.
+    # After time went back: extra frames stamped later than this are from before the jump.
     _stale_after_ns: int | None = None
-    # Pairs of one moment in a row since one of two moments or since the extra camera was lost: few
-    # of them mend nothing.
+    # Consecutive pairs of one moment since a pair of two moments or since the extra camera was
+    # lost. Fewer than RETURN_PAIRS do not reset `_missed_ns`.
     _good_pairs: int = RETURN_PAIRS
-    # Time that went by since the last pair of one moment: waiting for the extra camera, or, after a
-    # pair of two moments, for the main camera to pass it.
+    # Time without a good pair: spent waiting for the extra camera or, after a pair of two moments,
+    # for the main camera to pass it.
     _missed_ns: int = 0
     _is_lost: bool = False
-    # While it is lost: stamp of its last frame, time between its last two, main frames in a row
-    # with a partner, and how many of these it takes.
+    # While it is lost: stamp of its last frame, time between its last two, consecutive main frames
+    # with a partner, and the number required.
     _seen_sof_ns: int | None = None
     _seen_period_ns: int | None = None
     _returned: int = 0
@@ -101,15 +101,15 @@ class FrameSync:
         return FramePair(main, extra, apart=apart)
 
     def expect_extra(self, source: CameraSource) -> None:
-        """Go on from a single camera as if the extra one had been lost while it was silent."""
+        """Switch from a single camera to two; the extra one starts as lost after silence."""
         self.extra = source
         self._is_lost, self._pairs_needed, self._good_pairs = True, 1, 0
-        # A reader that is made from now on has no frames of a time before.
+        # A new reader has no frames from before a jump in time.
         self._stale_after_ns = None
         self.log.missing()
 
     def is_intact(self) -> bool:
-        """Return whether the last pair was not overwritten while it was used."""
+        """Return whether the last pair is still intact: not overwritten during use."""
         if not self.main.is_intact():
             return False
         return self.extra is None or self._is_lost or self.extra.is_intact()
@@ -117,12 +117,12 @@ class FrameSync:
     def _next_main(self) -> Frame | None:
         """Receive until the main frame is newer than the previous extra frame.
 
-        Also returns an older one after so long that the extra camera is lost.
+        Also returns an older one once the extra camera counts as lost.
         """
         wait_ms = self.timeout_ms
         # The number of frames is bounded, so that cameras that never pair do not stop the loop.
         for _ in range(MAX_RECEIVES):
-            # A main frame that is ahead already waited for its partner in the call before.
+            # A main frame that is ahead already waited for its partner in the previous call.
             if self._main_is_ahead():
                 break
             frame = self.main.receive(wait_ms)
@@ -130,7 +130,7 @@ class FrameSync:
                 if wait_ms > 0:
                     self.log.no_main_frame(wait_ms)
                 return None
-            # Only one wait in a call, so that a stop is noticed between two.
+            # Wait only once per call, so that a stop is noticed between waits.
             wait_ms = 0
             before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
             self.log.main_frame()
@@ -146,8 +146,8 @@ class FrameSync:
             # at all.
             if not self._main_is_ahead() and self._main_run.add(frame):
                 is_time = self.log.unpaired(self._main_run, frame, self._extra_sof_ns, of_main=True)
-                # One wrong stamp must not stop pairing until real time reaches it. Stamps that are
-                # no time at all can only be waited out.
+                # One wrong stamp must not stop pairing until real time reaches it. If stamps are no
+                # times, only waiting helps.
                 if is_time:
                     self._extra_sof_ns = None
                 return None
@@ -162,7 +162,7 @@ class FrameSync:
     def _notice_restart(self, frame: Frame) -> None:
         """Forget the extra frame's stamp when the main camera's time goes back, see ADR 0020.
 
-        A second drive that is played, for one, begins at its own time.
+        For example, a second drive that is played begins at its own time.
         """
         before, extra_ns = self._main_frame, self._extra_sof_ns
         if before is None or extra_ns is None:
@@ -178,7 +178,7 @@ class FrameSync:
         after_ns = self._stale_after_ns
         if after_ns is not None and extra.timestamp_sof_ns > after_ns:
             return True
-        # The first frame that is not from before ends the search: later ones are new for certain.
+        # The first frame from after the jump ends the search: all later ones are new.
         self._stale_after_ns = None
         return False
 
@@ -190,7 +190,7 @@ class FrameSync:
             frame = source.receive(0)
             before_ns = self._extra_sof_ns
             if frame is None:
-                # The next call goes on with the same main frame.
+                # The next call continues with the same main frame.
                 if waited:
                     return None
                 waited = True
@@ -200,10 +200,10 @@ class FrameSync:
                     self.log.no_extra_frame(wait_ms)
                     return None
             elif not waited:
-                # It lay there already: to catch up takes no time.
+                # The frame was already queued: catching up takes no time.
                 before_ns = frame.timestamp_sof_ns
             if self._is_stale(frame):
-                # Stamps of another time do not say how long it was waited for.
+                # Stamps from before the jump do not measure the wait.
                 self._missed_ns += wait_ms * NS_PER_MS if waited else 0
                 continue
             self._extra_sof_ns = frame.timestamp_sof_ns
@@ -225,7 +225,7 @@ class FrameSync:
                 return None
             main = self._newest_main(main)
             self.log.lost(main, self._missed_ns, self._extra_sof_ns)
-            # After silence the first pair ends it; a camera that sent in vain must show more.
+            # After silence one pair suffices; a camera with unpaired frames needs RETURN_PAIRS.
             was_silent = self._good_pairs >= RETURN_PAIRS and self._extra_run.count == 0
             self._pairs_needed = 1 if was_silent else RETURN_PAIRS
             self._is_lost, self._good_pairs, self._missed_ns = True, 0, 0
@@ -288,7 +288,7 @@ class FrameSync:
         gap_ns = main.timestamp_sof_ns - self._seen_sof_ns
         if not 0 < gap_ns < EXTRA_WAIT_MS * NS_PER_MS:
             return False
-        # By its own rate, once two frames have shown it.
+        # Use the camera's own period once two frames have shown it.
         period_ns = gap_ns if self._seen_period_ns is None else self._seen_period_ns
         return abs(gap_ns - period_ns) < PAIRING_WINDOW_NS
 
@@ -296,7 +296,7 @@ class FrameSync:
 def _elapsed_ns(before_ns: int | None, sof_ns: int) -> int:
     """Return the time between two stamps, at most one wait.
 
-    Stamps that are missing or go back give that bound.
+    Returns that bound if a stamp is missing or goes back.
     """
     bound_ns = EXTRA_WAIT_MS * NS_PER_MS
     if before_ns is None or sof_ns < before_ns:

@@ -1,11 +1,11 @@
-"""``modeld bench --start``: how long the daemon takes until it publishes, from its start.
+"""``modeld bench --start``: measures the time from the daemon's start to its first message.
 
-Camera and bus are there already, kernels are in the cache, and the file is in the system's: a warm
-start. Each of the given starts is a process of its own; after the first message it is killed
-(SIGKILL) and started again at once, as a supervisor would.
+All starts are warm: camera and bus exist, the kernels are in the kernel cache, and the artifact is
+in the page cache. Each start is a new process. After its first message it is killed (SIGKILL) and
+restarted at once, as a supervisor would.
 
 - ``start_ms``: from the start of the process to the first modelV2, by the stamp of that message;
-- ``restart_ms``: from the kill to the first modelV2 of the process that follows.
+- ``restart_ms``: from the kill to the first modelV2 of the next process.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SERVICE = "modelV2"
-TIMEOUT_S = 120.0  # of one start: kernels may have to be built
+TIMEOUT_S = 120.0  # for one start, which may have to build kernels
 POLL_S = 0.002
-FRAMES_AHEAD = 100_000  # more than any number of starts takes
+FRAMES_AHEAD = 100_000  # more frames than any benchmark needs
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,8 +107,8 @@ def _first_message_ns(
     """Return the stamp of the first message that a daemon publishes, ns of the monotonic clock."""
     path = transport.endpoint(SERVICE).removeprefix("ipc://")
     deadline_s = time.monotonic() + TIMEOUT_S
-    # A subscriber that comes before the publisher tries again every 100 ms or later: ours comes
-    # when there is one.
+    # A subscriber without a publisher retries only every 100 ms or later, so subscribe once the
+    # publisher exists.
     while not _listened(path):
         _check(child, camera, deadline_s)
         time.sleep(POLL_S)
@@ -134,6 +134,6 @@ def _check(child: Child, camera: Child, deadline_s: float) -> None:
 
 
 def _listened(path: str) -> bool:
-    """Tell whether somebody has bound a unix socket."""
+    """Return whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(path) == 0

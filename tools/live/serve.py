@@ -1,4 +1,4 @@
-"""Connects the server to its source: a daemon on the bus, or a log."""
+"""Connects the server of ``modeld view`` to its source: a daemon on the bus, or a log."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from tools.live.viewers import LiveSource, Source
 from tools.playback.threads import yield_to_others
 from tools.service.options import addresses_of, open_bus, open_camera_server
 
-# How soon a signal is noticed.
+# Interval at which the stop event is checked.
 POLL_S = 0.1
-# How long the first rows of a log are waited for before the page is there.
+# Longest wait for a log's first rows before the page is served.
 FIRST_S = 0.5
 NO_FRAMES = "this log has no frames; name the drive that it was made from with --drive"
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the command line says beside what is watched."""
+    """The options of the command line, without the source."""
 
     rate_hz: float  # at most this many pictures a second
-    width: int  # of the pictures in pixels, at most
+    width: int  # maximum width of the pictures in pixels
     drives: DriveOptions  # how drives are opened
-    drive: str | None  # the drive that a log was made from; None: none was named
-    other: str | None = None  # a second log, or its drive; None: there is none
-    layout: Json | None = None  # what the page begins with; None: its own
+    drive: str | None  # the drive that a log was made from; None if not given
+    other: str | None = None  # a second log, or its drive, if any
+    layout: Json | None = None  # the page's initial layout; None: its default
 
 
 class Session(Protocol):
-    """What is watched."""
+    """The source that the page shows."""
 
     mode: str  # "live" or "log"
     title: str
     source: Source  # of messages
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Begin, when the loop of the server runs; `fail` may be called from any thread."""
+        """Start inside the server's running loop; `fail` may be called from any thread."""
 
 
 class LiveSession:
@@ -85,7 +85,7 @@ class LiveSession:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Start the feed; this thread, which serves, yields to the daemon, too."""
+        """Start the feed; lower the priority of this serving thread below the daemon's."""
         yield_to_others()
         self._loop = loop
 
@@ -107,7 +107,7 @@ class LiveSession:
 
     def _deliver(self, seen: Seen) -> None:
         loop = self._loop
-        # After the end of the loop nobody is there to look.
+        # Nobody watches after the loop has ended.
         if loop is not None and not self._stop.is_set() and not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(self._live_source.deliver, seen)
@@ -117,7 +117,7 @@ class LiveSession:
 
 
 class LogSession:
-    """A log, which is read by threads of its own."""
+    """A log, read by its own threads."""
 
     mode = "log"
 
@@ -126,14 +126,14 @@ class LogSession:
         self.source: Source = source
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Do nothing: the logs' threads run."""
+        """Do nothing: the logs' threads already run."""
 
 
 def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitStack) -> Session:
     """Open bus and rings; `stack` closes them.
 
     Raises:
-        TransportError: the address of the bus cannot be.
+        TransportError: the bus address is invalid.
     """
     session = LiveSession(args, options)
     stack.callback(session.close)
@@ -143,11 +143,11 @@ def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitSta
 def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
     """Read a log, and open the drive that has its frames.
 
-    `text`: path of a log; or a drive whose own log it is. `stack`: releases them.
+    `text`: path of a log, or a drive that has a log. `stack` releases both.
 
     Raises:
         ToolError: log or drive cannot be read.
-        LogError: the log cannot be read, or is none.
+        LogError: the log cannot be read, or is not a log.
     """
     logs, drive_text = _logs_of(text, options)
     indexes = [_index_of(text, logs, stack)]
@@ -165,11 +165,15 @@ def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
 
 
 def _index_of(text: str, logs: list[Path], stack: ExitStack) -> LogIndex:
-    """Begin to read logs; return when there is something to show, or nothing."""
+    """Start reading logs; return once there are rows to show.
+
+    Raises:
+        DriveError: the logs have no rows.
+    """
     index = LogIndex(logs)
     reading = IndexThread(index)
     stack.callback(reading.close)
-    # What follows is there when the page is; a log without any row has to be read to its end.
+    # Give the first rows time to arrive; then wait for one row, or for the end of the log.
     reading.wait(lambda: len(index) > WARM_UP_ROWS, FIRST_S)
     reading.wait(lambda: len(index), math.inf)
     if not len(index):
@@ -182,7 +186,7 @@ def _index_of(text: str, logs: list[Path], stack: ExitStack) -> LogIndex:
 
 
 def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
-    """Return the logs, and the drive with the frames; None: none is known."""
+    """Return the logs, and the drive with their frames or None."""
     path = Path(text)
     if path.is_file():
         segment = segment_at(path)
@@ -212,7 +216,7 @@ def _single(text: str, options: DriveOptions) -> list[str]:
 def _pictures_of(
     text: str | None, options: ServeOptions, stack: ExitStack
 ) -> tuple[Callable[[], Pictures], DriveInfo | None, str]:
-    """Open the drive with the frames; without it, say why."""
+    """Open the drive with the frames; if there is none, return the reason."""
     why_not = NO_FRAMES
     if text is not None:
         try:
@@ -225,7 +229,7 @@ def _pictures_of(
         except ToolError as error:
             if options.drive is not None:
                 raise
-            # The log's own directory: the log alone is worth looking at.
+            # The drive was only guessed from the log's directory: show the log without frames.
             why_not = f"this log's frames cannot be shown: {error}"
         else:
             return make, info, ""
@@ -239,13 +243,13 @@ async def serve(
     stop: threading.Event,
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve until told to stop.
+    """Serve until `stop` is set.
 
-    `session`: what is watched. `listening`: a socket there. `on_ready`: called
-    when the page is there.
+    `session` is the source, `listening` a socket bound to `address`. `on_ready` is called once the
+    page is served.
 
     Raises:
-        BaseException: what ended the thread that follows the bus.
+        BaseException: the error that ended the thread of the bus.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()

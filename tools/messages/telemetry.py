@@ -2,9 +2,9 @@
 
 Columns (header row required): ``t_s,speed_mps`` and optionally ``steering_angle_deg`` (positive to
 the left), ``left_blinker``, ``right_blinker``; ``t_s`` counts from the first video frame. Numbers
-are interpolated between rows, switches hold the last row's value; before the first and after the
-last row their values hold. An empty cell or ``nan`` is a value that was not measured: its
-neighbours stand in. Called by the drives and by ``tools.commands.on_drives.replay``.
+are interpolated between rows, switches hold the last row's value. Before the first row its values
+hold, and after the last row its own. An empty cell or ``nan`` is an unmeasured value, which is
+filled in from the neighbouring rows. The drives in ``tools.drives`` use this module.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tools.lib.given_data import GivenText
 
 logger = logging.getLogger(__name__)
 
-# Without a telemetry file: a steady 20 m/s (72 km/h) straight on, an ordinary highway speed.
+# Without a telemetry file: 20 m/s (72 km/h) straight on, an ordinary highway speed.
 DEFAULT_SPEED_MPS = 20.0
-# One lost row of a logger that writes once a second, as GPS receivers do, is no gap. In two seconds
-# a car that brakes hard changes its speed by 15 m/s: beyond, interpolation is a guess and is said.
+# A logger that writes once a second, such as a GPS receiver, may lose one row. A car that brakes
+# hard changes its speed by 15 m/s in 2 s: longer gaps are interpolated with a warning.
 MAX_GAP_S = 2.0
 
 REQUIRED_COLUMNS = ("t_s", "speed_mps")
 OPTIONAL_COLUMNS = ("steering_angle_deg", "left_blinker", "right_blinker")
-# Far beyond any time, speed or angle of a car, and far within the float32 of the messages.
+# Far beyond any time, speed or angle of a car, and well within the messages' float32.
 MAX_VALUE = 1e9
-# Ten hours at 100 Hz are less than half of it.
+# Ten hours at 100 Hz need less than half of this.
 MAX_BYTES = 256 << 20
 COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
@@ -65,7 +65,7 @@ class Series:
     values: Floats
 
     def interpolated(self, time_s: float) -> float:
-        """Return the value at a time; the first and the last one hold outside."""
+        """Return the value at a time; outside the series, the first or last value."""
         return float(np.interp(time_s, self.times_s, self.values))
 
     def held(self, time_s: float) -> bool:
@@ -74,7 +74,7 @@ class Series:
         return bool(self.values[max(row, 0)])
 
 
-# What a car does that nobody measured.
+# The default of an unmeasured quantity: 0 at all times.
 _STRAIGHT_ON = Series(np.zeros(1), np.zeros(1))
 
 
@@ -83,7 +83,7 @@ class Telemetry:
     """Car state over time: numbers are interpolated, switches hold their last value.
 
     All numbers are series; the steering angle is positive to the left, blinkers are 0 or 1.
-    `is_constant`: the same at all times, so that no time is outside.
+    `is_constant`: the same at all times, so it covers any video.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Telemetry:
         )
 
     def check_covers(self, video: str, end_s: float) -> None:
-        """Check that the times are those of the video, which ends at `end_s`; warn of guesses.
+        """Check that the times overlap the video, which ends at `end_s`; warn of gaps.
 
         Raises:
             TelemetryError: no time of the telemetry lies within the video.
@@ -129,7 +129,7 @@ class Telemetry:
                     "first" if text == "starts" else "last",
                 )
         self._warn_of_gaps("speed_mps", self.speed_mps.times_s, end_s)
-        # Of one table: a missing row is said once.
+        # Columns of one table share their gaps: warn once.
         if not np.array_equal(self.steering_angle_deg.times_s, self.speed_mps.times_s):
             self._warn_of_gaps("steering_angle_deg", self.steering_angle_deg.times_s, end_s)
 
@@ -160,7 +160,7 @@ def read_telemetry(path: Path) -> Telemetry:
     """Read a telemetry CSV.
 
     Raises:
-        TelemetryError: a column is missing, unknown or empty, a cell is no number, the times do
+        TelemetryError: a column is missing, unknown or empty, a cell is not a number, the times do
             not increase, or there is no row; the message names the file and the line.
     """
     text = GivenText(path, TelemetryError, MAX_BYTES).text()
@@ -201,7 +201,7 @@ def measured_series(path: Path, name: str, times_s: Floats, values: Floats) -> S
     """Return the measured samples of a quantity: (n,) values at (n,) rising times, NaN left out.
 
     Raises:
-        TelemetryError: every value is NaN, or one is larger than anything measured.
+        TelemetryError: every value is NaN, or one exceeds MAX_VALUE.
     """
     if (np.abs(values) > MAX_VALUE).any():
         raise TelemetryError(
@@ -236,7 +236,7 @@ def _parse_row(path: Path, line: int, header: Sequence[str], cells: Sequence[str
     values = dict.fromkeys(COLUMNS, 0.0)
     for name, cell in zip(header, cells, strict=True):
         value = _parse_number(cell.strip())
-        # A row without a time is nowhere; any other value may be missing.
+        # A row needs a time; any other value may be missing.
         if value is None or not (abs(value) <= MAX_VALUE or (math.isnan(value) and name != "t_s")):
             raise TelemetryError(
                 f"{path}: line {line}: column {name}: expected a finite number of at most "

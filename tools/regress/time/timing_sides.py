@@ -1,8 +1,8 @@
-"""Measures for the timing gate: a process for each side, asked by turns for one run.
+"""Measures for the timing gate, with one process per side; the sides run alternately.
 
-The sides are the artifact that is judged and, where there is one, the baseline; each is run by its
-own installation. Runs of one frame follow each other, so both sides meet the same moments of a busy
-machine. Such a pair of processes gives one sample for each frame; the pairs give the spread.
+The sides are the artifact that is judged and, if there is one, the baseline. Each is run by its own
+checkout. Both run a frame one right after the other, so a busy machine slows both alike. Each pair
+of processes gives one sample per frame; several pairs give the spread.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tools.regress.time.timing import (
 )
 from tools.regress.timing_process import PROTOCOL
 
-# Of each process, of all frames together: of eight frames six each.
+# Runs per process over all frames: with eight frames, six of each.
 RUNS: Final = 48
 PROFILED_ROUNDS: Final = 8
 PROFILED_RUNS: Final = 4
 TIMEOUT_S: Final = 600.0
-# How argparse ends a process whose arguments it does not know.
+# Exit code of argparse for unknown arguments.
 REFUSED: Final = 2
 
 Answer = Mapping[str, Any]
@@ -50,7 +50,7 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is timed."""
+    """An artifact to time, and the checkout that runs it."""
 
     artifact: Path
     tree: Path | None = None  # checkout whose runtime runs it; None: this one
@@ -58,24 +58,24 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What both sides run."""
+    """The two sides, and the inputs and device of both."""
 
-    model: Side  # what is judged
-    baseline: Side | None = None  # what it is compared with; None: a stored measurement
-    entry: str | None = None  # of both; None: the first one
+    model: Side  # the artifact that is judged
+    baseline: Side | None = None  # None: compare with a stored measurement
+    entry: str | None = None  # entry of both artifacts; None: the first one
     device: str | None = None  # OpenCL device; None: the best
     frames: Path | None = None  # file of recorded frames; None: random inputs
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Both, by name."""
+        """The sides by name."""
         return {"model": self.model} | ({"baseline": self.baseline} if self.baseline else {})
 
 
 class SideProcess:
     """A running `timing_process`.
 
-    `command`: that starts it. `name`: of what it measures, for messages.
+    `command` starts it. `name` is the artifact's name in error messages.
     """
 
     def __init__(self, command: Sequence[str], name: str) -> None:
@@ -97,7 +97,7 @@ class SideProcess:
         """Wait until the program is loaded.
 
         Raises:
-            ToolError: the process ended, or it speaks otherwise.
+            ToolError: the process ended, or speaks another protocol.
         """
         self.hello = self._answer()
         if self.hello.get("protocol") != PROTOCOL:
@@ -114,7 +114,7 @@ class SideProcess:
             self._process.stdin.write(f"{request}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # what it had to say is on stderr
+            pass  # the process ended; its error is on stderr
         return self._answer()
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class SideProcess:
             found = json.loads(line)
         except ValueError:
             raise self._unlike() from None
-        # A timing process of before protocols were numbered answers at once, with a ratio.
+        # Timing processes older than protocol numbers send a bare ratio at once.
         return found if isinstance(found, dict) else {}
 
     def _failed(self) -> ToolError:
@@ -159,11 +159,11 @@ def measure_timing(
 ) -> TimingResult:
     """Measure in at least ``MIN_PROCESSES`` pairs of processes, one after the other.
 
-    Measuring goes on, up to ``MAX_PROCESSES``, while it is open on which side of the limit the
-    model, or one of its frames, lies. Where the gate fails, kernels are timed one by one.
+    Measuring continues, up to ``MAX_PROCESSES``, while more samples may still change the verdict on
+    the model or one of its frames. If the gate fails, each kernel is timed.
 
-    `what`: see there. `stored`: measurement that the result will be judged by, where there is no
-    baseline. `with_kernels`: time kernels also where the gate is open.
+    `stored`: the measurement to compare with if there is no baseline. `with_kernels`: time kernels
+    even if the gate passes.
 
     Raises:
         ToolError: a process failed.
@@ -180,14 +180,14 @@ def measure_timing(
 
 
 def _measure_pair(what: Measurement) -> dict[str, Answer]:
-    """Return by side its hello, and the answers of a pair of processes, by round and frame."""
+    """Run a pair of processes; return each side's hello and its answers by round and frame."""
     with _processes(what) as sides:
         count = len(sides["model"].hello["frames"])
         runs: dict[str, list[list[Answer]]] = {name: [] for name in sides}
         for number in range(max(1, RUNS // count)):
             for answers in runs.values():
                 answers.append([])
-            # Both sides run a frame in the same moment, and each is the first one as often.
+            # Both sides run a frame in direct succession, and each goes first equally often.
             for frame in range(count):
                 for name in sorted(sides, reverse=(number + frame) % 2 == 1):
                     runs[name][-1].append(sides[name].ask(f"time {frame}"))
@@ -195,9 +195,9 @@ def _measure_pair(what: Measurement) -> dict[str, Answer]:
 
 
 def summarize(pairs: Sequence[Mapping[str, Answer]]) -> TimingResult:
-    """Return what pairs of processes have measured.
+    """Summarize the measurements of pairs of processes.
 
-    `pairs`: at least two; by side the device, and each run by round and frame.
+    `pairs`: at least two results of `_measure_pair`.
     """
     first = pairs[0]["model"]
     ratios = [_medians(pair["model"]["runs"], "ratio") for pair in pairs]
@@ -230,7 +230,7 @@ def _medians(runs: Sequence[Sequence[Answer]], name: str) -> list[float]:
 def _quotients(
     model: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]]
 ) -> list[float]:
-    """Return for each frame the median of what runs of the same moment are to each other."""
+    """Return for each frame the median ratio of model to baseline over paired runs."""
     return [
         median(one["ms"] / other["ms"] for one, other in zip(*frame, strict=True))
         for frame in zip(zip(*model, strict=True), zip(*baseline, strict=True), strict=True)
@@ -242,7 +242,7 @@ def _ms(pairs: Sequence[Mapping[str, Answer]], side: str) -> float:
 
 
 def _waiting(pairs: Sequence[Mapping[str, Answer]], side: str) -> float | None:
-    """Return the least share of waiting; of processes with a quarter of undisturbed runs."""
+    """Return the smallest share of waiting, over processes with 1/4 of runs undisturbed."""
     found = []
     for pair in pairs:
         all_runs = [one["waiting"] for runs in pair[side]["runs"] for one in runs]
@@ -255,7 +255,7 @@ def _waiting(pairs: Sequence[Mapping[str, Answer]], side: str) -> float | None:
 def _profile(
     what: Measurement, result: TimingResult, worst: str, stored: StoredTiming | None
 ) -> Kernels:
-    """Time the launches of the frame that lost most, on both sides by turns."""
+    """Time the launches of the worst frame, on both sides alternately."""
     number = next((n for n, frame in enumerate(result.frames) if frame.name == worst), 0)
     with _processes(what) as sides:
         rounds: dict[str, list[Answer]] = {name: [] for name in sides}
@@ -274,7 +274,7 @@ def _profile(
 
 
 def _quietest(answers: Sequence[Answer]) -> list[LaunchTime]:
-    """Return each launch with the least of its times."""
+    """Return each launch with its shortest time."""
     launches = zip(*(answer["launches"] for answer in answers), strict=True)
     return [
         LaunchTime(same[0][0], tuple(same[0][1]), min(float(one[2]) for one in same))

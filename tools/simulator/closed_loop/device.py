@@ -1,4 +1,4 @@
-"""The simulated car's device: what a daemon gets of it, messages and camera frames, and its bus."""
+"""The simulated car's device: messages and camera frames for the daemon, and the bus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Falsify = Callable[[Told], Told]
 class CarMessages:
     """Builds the messages of one drive.
 
-    `falsify` changes what is told.
+    `falsify` changes the values that the messages report.
     """
 
     def __init__(self, simulation: Simulation, falsify: Falsify | None = None) -> None:
@@ -54,7 +54,7 @@ class CarMessages:
         return self._report().of_tick(time_ns)
 
     def of_frame(self, time_ns: int) -> list[Message]:
-        """Return the messages of a frame, slower ones now and then; all with the first frame."""
+        """Return the messages of a frame, slower ones less often; all with the first frame."""
         return self._report().of_frame(self._simulation.frame, time_ns)
 
     def _report(self) -> CarReport:
@@ -91,9 +91,9 @@ def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     )
 
 
-# --- The cameras: what they see is painted straight into camera frames ------------------------
+# --- The cameras: views are rendered directly into camera frames ------------------------------
 
-# The wide frame is published first: when the road frame wakes the daemon, both are there.
+# The wide frame is published first, so both are available when the road frame wakes the daemon.
 STREAMS = (WIDE_STREAM, ROAD_STREAM)
 Pictures = Mapping[str, Picture]
 # Changes what the cameras deliver.
@@ -106,10 +106,9 @@ def device_cameras() -> DeviceCameras:
 
 
 def cropped_cameras() -> DeviceCameras:
-    """Return the same cameras without what no view of the model reaches: a third of the pixels.
+    """Return the same cameras, cropped to the third of the pixels that models can see.
 
-    Wide enough for all mountings and all errors of calibration of
-    `tools.simulator.closed_loop.trial`.
+    The crop suits all mountings and calibration errors of `tools.simulator.closed_loop.trial`.
     """
     road, wide = _both(device_cameras()).values()
     return DeviceCameras(replace(road, width=816, height=640), replace(wide, width=576, height=384))
@@ -122,15 +121,15 @@ def _both(cameras: DeviceCameras) -> dict[str, Camera]:
 
 
 def formats(cameras: DeviceCameras) -> dict[str, FrameFormat]:
-    """Return the layout of the frames by stream."""
+    """Return each stream's frame layout."""
     return {stream: nv12_format(one.width, one.height) for stream, one in _both(cameras).items()}
 
 
 class Cameras:
     """The two cameras of one drive.
 
-    `disturb` is a fault between simulation and daemon. `are_swapped`: each camera's lens sits
-    before the other one's sensor.
+    `disturb` injects a fault between simulation and daemon. `are_swapped` swaps the lenses of the
+    two cameras.
     """
 
     def __init__(
@@ -162,8 +161,8 @@ class Cameras:
     def frames(self, simulation: Simulation, first_id: int, now_ns: int) -> dict[str, Frame]:
         """Return the frames of this moment by stream, in publishing order; a lost one is missing.
 
-        The buffers are used again for the next frames. Frame ids count from `first_id`. The
-        pictures show the moment `now_ns`, at which they are announced.
+        The next call reuses the buffers. Frame ids count from `first_id`. The pictures show the
+        moment `now_ns`, when they are announced.
         """
         number = simulation.frame
         pictures: Pictures = {
@@ -174,7 +173,7 @@ class Cameras:
             pictures = self._disturb(pictures)
         frames = {}
         for index, stream in enumerate(STREAMS):
-            # Whoever drives before the hand-over sees everything.
+            # No frames are lost before the hand-over.
             if simulation.is_engaged and self._trial.loses(index, number):
                 continue
             layout, buffer = self._formats[stream], self._buffers[stream]
@@ -200,8 +199,8 @@ class LiveBus:
     `record` takes every event that is sent or received, in that order.
 
     Raises:
-        TransportError: somebody else publishes on this bus, or the address is none.
-        FrameError: somebody else has the rings, or memory is short.
+        TransportError: another process publishes on this bus, or the address is invalid.
+        FrameError: another process owns the rings, or memory is short.
     """
 
     def __init__(self, address: str, server: str, record: Record) -> None:
@@ -210,7 +209,7 @@ class LiveBus:
             self._transport = ZmqTransport(address)
             stack.callback(self._transport.close)
             self._publishers = {name: self._transport.publisher(name) for name in SERVICES}
-            # Publishers and subscribers of a transport end with it.
+            # Closing the transport closes its publishers and subscribers.
             self._subscribers = [self._transport.subscriber(name) for name in PUBLICATIONS]
             self._rings = make_rings(server, formats(device_cameras()))
             for ring in self._rings.values():
@@ -224,12 +223,12 @@ class LiveBus:
             self._record(message.data)
 
     def fill(self, frames: Mapping[str, Frame]) -> None:
-        """Copy frames to where they will be published from."""
+        """Copy frames into the next ring buffers, before `publish`."""
         for stream, frame in frames.items():
             self._rings[stream].next_buffer()[:] = frame.data
 
     def publish(self, frame: Frame, stream: str) -> None:
-        """Hand over the frame that was filled in last."""
+        """Publish the frame that `fill` copied last."""
         self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
 
     def receive(self, timeout_ms: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Drives trials, by the expert or by the daemon's own code, in this process or several; gates.
+"""Runs trials with the expert or the daemon's code, in one process or several; judges gates.
 
 A driver is asked once a frame. Its answer takes effect `ANSWER_S` later, as on a device.
 """
@@ -42,8 +42,8 @@ from tools.simulator.closed_loop.trial import SCENARIOS, STANDARD, Scenario, Tri
 from tools.simulator.world.car import TICK_S
 from tools.simulator.world.expert import Expert, command
 
-# From the moment that a picture shows to that in which its answer reaches the car: warp, model,
-# bus. A device takes 30 to 50 ms.
+# From the moment of a picture until its command reaches the car: warp, model, bus. A device takes
+# 30 to 50 ms.
 ANSWER_TICKS = 4
 ANSWER_S = ANSWER_TICKS * TICK_S
 
@@ -52,10 +52,10 @@ class Driver(Protocol):
     """The driver of a simulated car."""
 
     answered: int
-    """Frames so far to which there was a valid answer."""
+    """Number of frames so far with a valid answer."""
 
     def tick(self) -> None:
-        """See what the car does; called every 10 ms, also at the beginning."""
+        """Observe the car; called every 10 ms, also at the start."""
 
     def answer(self) -> Action | None:
         """Return the command for a frame; None keeps the last one."""
@@ -65,7 +65,7 @@ class Driver(Protocol):
 
 
 def drive(simulation: Simulation, driver: Driver) -> Track:
-    """Drive a simulation from its beginning to its end."""
+    """Drive a simulation from start to end."""
     driver.tick()
     while simulation.end is None:
         action = driver.answer()
@@ -78,7 +78,7 @@ def drive(simulation: Simulation, driver: Driver) -> Track:
 
 
 class ExpertDriver:
-    """The expert of the world: knows the road, sees every car, and drives the same car."""
+    """The expert, which knows the road and every car, and drives the same car as a model."""
 
     def __init__(self, simulation: Simulation) -> None:
         trial = simulation.trial
@@ -88,7 +88,7 @@ class ExpertDriver:
         self._expert = Expert(trial.world, trial.lane, simulation.set_speed_mps)
 
     def tick(self) -> None:
-        """Know everything already."""
+        """Do nothing: the expert reads the simulation."""
 
     def answer(self) -> Action | None:
         """Plan, and read the command from the plan as the daemon does."""
@@ -102,17 +102,17 @@ class ExpertDriver:
         return Action(wanted.curvature_1pm, wanted.acceleration_mps2)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: the expert holds no resources."""
 
 
-# Between two drives of one log.
+# Time between two drives in a log.
 BETWEEN_NS = 1_000_000_000
 MakeDriver = Callable[[Simulation], Driver]
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One drive in words for another process; None: the scenario's length, no fault."""
+    """One drive, described for another process; None: the scenario's length, no fault."""
 
     scenario: str
     seed: int
@@ -126,7 +126,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`drives` of each scenario, from `seed` on; None: the scenario's length."""
+    """`drives` trials of each scenario, seeds from `seed` on; None: the scenario's length."""
 
     scenarios: tuple[Scenario, ...] = (STANDARD,)
     seed: int = 0
@@ -142,12 +142,12 @@ class Selection:
         ]
 
     def trials(self) -> Iterable[Trial]:
-        """Make the drives one by one: a road takes some memory."""
+        """Make the trials one by one, because a road takes some memory."""
         return (errand.trial() for errand in self.errands())
 
 
 def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:
-    """Return scenarios by their names; ``all`` are all, none is the standard.
+    """Return scenarios by their names; ``all`` selects all, no name the standard one.
 
     Raises:
         UsageError: there is no such scenario.
@@ -190,7 +190,7 @@ def drive_one(trial: Trial, make_driver: MakeDriver) -> Drive:
 
 
 def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list[Drive]:
-    """Let the expert drive, whatever the model."""
+    """Drive a selection with the expert instead of a model."""
     return drive_all(selection, ExpertDriver, on_drive)
 
 
@@ -198,7 +198,7 @@ def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list
 class DaemonDrivers:
     """Makes drivers that share a program; their logs follow each other in time.
 
-    `record` takes the bytes of every event; `fault` is planted into each drive.
+    `record` takes the bytes of every event; `fault` is injected into each drive.
     """
 
     program: DrivingProgram
@@ -220,16 +220,16 @@ class DaemonDrivers:
 
 # --- Drives in several processes, with the same results ---------------------------------------
 #
-# A process loads the program once and drives one errand after the other. If it fails or dies, the
-# run ends with one line; drives that ended before were reported.
+# Each process loads the program once and drives one errand after another. If one fails or dies, the
+# run ends with a one-line error; finished drives have already been reported.
 
 
 class _Driven(NamedTuple):
-    """A drive without its trial, which is made again from the errand.
+    """A drive without its trial, which the receiver rebuilds from the errand.
 
     Attributes:
-        position: the position of its errand.
-        samples, end: those of its track.
+        position: the index of its errand.
+        samples, end: from its track.
         frames: frames that the cameras exposed.
         answered: frames with a valid answer.
         wall_s: duration of the drive.
@@ -245,14 +245,14 @@ class _Driven(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan, which all processes have.
+    """The plan that all processes share.
 
     Attributes:
         errands: all drives.
         model: the driving artifact.
         device: the OpenCL device; None selects the best.
-        threads: threads of its driver.
-        level: the level of their logs.
+        threads: the threads of each process's OpenCL driver.
+        level: the log level of all processes.
     """
 
     errands: tuple[Errand, ...]
@@ -287,7 +287,7 @@ def drive_apart(
     count = min(workers, len(errands))
     level = logging.getLogger().level
     plan = _Plan(tuple(errands), model, device, threads_of_one(count), level)
-    # Whoever is done takes the next errand.
+    # The next errand; each idle process takes one.
     taken = multiprocessing.get_context("spawn").Value("q", 0)
     gone = ToolError(
         "--workers: expected the driving processes to go on, found one that is gone; is there "
@@ -314,10 +314,10 @@ def _whole(errand: Errand, driven: _Driven) -> Drive:
 
 
 def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
-    """Drive errands as long as there are any; the body of a process.
+    """Drive errands until none is left; the body of a process.
 
     Raises:
-        ToolError: something failed; its line, as not every error can be sent as it is.
+        ToolError: something failed; only the message, because not every error can be pickled.
     """
     limit_threads(plan.threads)
     logging.basicConfig(
@@ -346,11 +346,11 @@ def _next(taken: Any) -> int:
         return int(taken.value) - 1
 
 
-# --- Gates on the figures of a closed loop: conditions in metres, instead of clean drives -----
+# --- Gates on closed-loop metrics: conditions in metres, instead of clean drives --------------
 
-# Of all drives and of each, beside their figures.
+# Counts over all drives and per drive, in addition to the metrics.
 _COUNTS: Final = ("frames", "answered")
-# Of a live run.
+# Metrics of a live run.
 _LIVE: Final = (
     *("latency_ms_p50", "latency_ms_p99", "slipped_ms"),
     *("unanswered", "answered_share", "late_share"),
@@ -358,7 +358,7 @@ _LIVE: Final = (
 
 
 def gate_names(selection: Selection) -> tuple[str, ...]:
-    """Return the names of the figures that drives will have, before any is driven."""
+    """Return the names of all metrics of the drives, before any is driven."""
     figures = tuple(figures_of([]).as_json())
     drives = (f"{one.scenario}-{one.seed}" for one in selection.errands())
     return (
@@ -371,6 +371,6 @@ def gate_names(selection: Selection) -> tuple[str, ...]:
 
 
 def judge_outcome(outcome: Outcome, gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
-    """Judge each gate; one about an unmeasured quantity holds."""
+    """Judge each gate; a gate on an unmeasured metric passes."""
     figures = dict.fromkeys(_LIVE, math.nan) | dict(numbers_of(outcome.as_json()))
     return judge({k: None if math.isnan(v) else v for k, v in figures.items()}, gates)

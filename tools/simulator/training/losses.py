@@ -1,13 +1,12 @@
-"""Losses: of the heads, and hints to parts of the networks of what they should look for.
+"""Computes the losses of the heads, and auxiliary losses (hints) of parts of the networks.
 
-The loss of a head is the likelihood of the truth under its output; NaN (no truth) is ignored. Means
-and deviations are those of Laplace's distribution, whose tails fit roads and other drivers better
-than a normal one's; the deviation is its standard deviation, as the daemon reads it.
+The loss of a head is the negative log-likelihood of the truth under its output; NaN (no truth) is
+ignored. Means and deviations describe a Laplace distribution: its tails fit roads and other drivers
+better than those of a normal one. The daemon reads its standard deviation.
 
-A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
-So the parts that look for lines, for the car ahead and for motion also learn what they should have
-found. These are computed from the targets: projected places, and the distance driven between the
-frames.
+A plan is a few numbers for a whole picture, so convolutions learn slowly from it what to look for.
+Hints therefore train the parts for lines, the car ahead and motion directly. Their truth comes
+from the targets: projected places, and the distance driven between the frames.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from tools.simulator.training.networks.cells import (
 )
 from tools.simulator.training.networks.sweep import way_of
 
-# Of logarithms of deviations, in units of the scaling: what lies outside is drawn back gently.
+# Range of log-deviations, in units of the scaling; a small penalty (`_OUTSIDE`) pulls others back.
 LOWEST, HIGHEST = -5.0, 3.0
 # Seitzer and others, "On the pitfalls of heteroscedastic uncertainty estimation", 2022: each term
-# counts by its deviation to this power, so that what is known well does not drown all else.
+# is weighted by its deviation to this power, so that well-known values do not dominate the loss.
 EMPHASIS = 0.5
 _OUTSIDE = 0.1
 _PLACES = places_in_target(VISION_TARGETS)
-# Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
+# Added to shares before the logarithm: a cell with share 0 costs at most 14.
 _LEAST = 1e-6
-# What braking depends on.
+# Readings count double, because braking depends on them.
 _READING_WEIGHT = 2.0
 
 
@@ -59,7 +58,7 @@ def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
     else:
         logits = output.float().reshape(-1, *head.shape).log_softmax(-1)
         terms = -(truth.reshape(logits.shape) * logits).reshape(target.shape)
-        # One of them is chosen: the sum over all is the loss of a choice.
+        # Cross-entropy is a sum over the choices, but the mean below divides by their number.
         terms = terms * head.shape[-1]
     count = known.sum().clamp(min=1)
     return torch.where(known, terms, torch.zeros_like(terms)).sum() / count
@@ -140,7 +139,7 @@ def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
 
 
 def way_loss(logits: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of the distance that the road has moved, a scalar.
+    """Return the loss of the distance that the road moved between two frames, a scalar.
 
     `logits` are (n, 32); `targets` (n, size) in their own units.
     """
@@ -150,10 +149,10 @@ def way_loss(logits: Tensor, targets: Singles) -> Tensor:
 
 
 def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean loss of a choice that may lie between two of the choices, a scalar.
+    """Return the mean cross-entropy of choices, where the truth may lie between two, a scalar.
 
     `logs` (n, choices) are logarithms of probabilities. `wanted` (n,) is 0 for the first choice;
-    values outside are drawn to the nearest.
+    values outside are clamped.
     """
     last = logs.shape[1] - 1
     inside = wanted.clamp(0.0, float(last))
@@ -164,7 +163,7 @@ def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
 
 
 def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tensor]:
-    """Return the weighted losses of the parts, scalars by their names.
+    """Return the weighted hints, scalars by name.
 
     `targets` are (n, size) in their own units.
     """
