@@ -263,7 +263,7 @@ def _finish(
 
 
 def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
-    """Return who made the models and what they say of themselves, by ``MONITORING_ROLE.NAME``."""
+    """Return who made the models and what they say of themselves, by ``ROLE.NAME``."""
     found: dict[str, str] = {}
     for role, model in models.items():
         proto = model.proto

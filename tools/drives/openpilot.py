@@ -1,7 +1,7 @@
 """Drives of openpilot and sunnypilot: routes and segments, by name or by path.
 
-What a text may be is in `tools.drives.routes`, where routes lie in
-`tools.drives.routes`. Segments that follow each other are one continuous drive.
+`tools.drives.routes` has the names and the places of routes. Segments that follow each other are
+one continuous drive.
 """
 
 from __future__ import annotations
