@@ -87,7 +87,7 @@ def new_event(
 
 
 def read_event(data: bytes | bytearray | memoryview) -> Any:
-    """Return a reader of the one Event in `data`, which may be freed afterwards.
+    """Return a reader of the one Event in `data`, which the caller can reuse afterwards.
 
     `data` can have any alignment and any number of segments. The frame and the root pointer are
     checked here. A pointer deeper inside is checked when it is followed; see `reading`. A limit on

@@ -28,8 +28,7 @@ SECRET_NAME: Final = "own.key_secret"  # noqa: S105 -- a file's name
 PUBLIC_NAME: Final = "own.key"
 SERVER_NAME: Final = "server.key"
 PEERS_NAME: Final = "peers"
-# Any domain will do, but it must not be empty: without one ZeroMQ admits everybody if no
-# authenticator runs.
+# The ZAP domain. Without one, ZeroMQ admits everybody if no authenticator runs.
 _DOMAIN: Final = "modeld"
 _KEY_BYTES: Final = 32
 _MOST_BYTES: Final = 1 << 16
