@@ -90,7 +90,7 @@ class ZmqTransport:
         endpoint = self.endpoint(service, bind=True)
         path = _path_of(endpoint)
         lock = None if path is None else _claim(service, path)
-        # XPUB is a PUB that reports subscriptions. It drops messages that a full reader cannot take.
+        # XPUB is a PUB that reports subscriptions. It drops messages that a reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
         if self._keys is not None and self._address_of(service).leaves_machine:

@@ -36,7 +36,7 @@ STREAM_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({"road": 0, "driver"
 STREAM_NAMES: Final = MappingProxyType({number: name for name, number in STREAM_NUMBERS.items()})
 
 LIST_REQUESTS: Final = (0xFFFFFFFF, 4)
-"""Requests for the list of streams: since August 2026, and before. Neither is a stream's number."""
+"""Requests for the list of streams: since August 2026, and before. No stream has these numbers."""
 REQUEST: Final = struct.Struct("<I")
 MAX_STREAMS: Final = 64
 MAX_BUFFERS: Final = 127

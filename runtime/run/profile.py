@@ -1,4 +1,4 @@
-"""The statistics of a program, and the measurements of a profiled run."""
+"""Statistics of a loaded program, and the kernel times of a profiled run."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from runtime.format.manifest import Manifest
 
 @dataclass(slots=True)
 class ProgramStats:
-    """Facts about a loaded program, and counters that `run` keeps."""
+    """Properties of a loaded program, and counters that `run` updates."""
 
     device: str
     driver: str
-    kernels: int  # distinct kernel functions
-    launches: dict[str, int]  # per entry
+    kernels: int  # number of distinct kernel functions
+    launches: dict[str, int]  # entry -> number of launches
     arena_bytes: int
     weight_bytes: int
     state_bytes: int
     load_ms: float
-    built_from_source: int  # programs that were neither in the artifact nor in the cache
+    built_from_source: int  # number of programs found neither in the artifact nor in the cache
     runs: int = 0
     last_run_ms: float = 0.0
 
@@ -27,7 +27,7 @@ class ProgramStats:
 def make_stats(
     manifest: Manifest, device: str, driver: str, built_from_source: int
 ) -> ProgramStats:
-    """Return the stats of a program that was just loaded; `load_ms` is still to be filled in."""
+    """Return the stats of a newly loaded program; the caller fills in `load_ms`."""
     sizes = dict.fromkeys(("weight", "state"), 0)
     for buffer in manifest.buffers:
         if buffer.kind in sizes:
@@ -45,14 +45,14 @@ def make_stats(
     )
 
 
-# --- The measurements of a profiled run: one span per launch, and sums per kernel -------------
+# --- The measurements of a profiled run: one span per launch, and a summary per kernel --------
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One launch on the device's own clock, in ns since an arbitrary start."""
+    """The time of one launch, by the device's clock: ns since an arbitrary start."""
 
-    launch: int  # position in the entry's launch list
+    launch: int  # index in the entry's launch list
     name: str
     queued_ns: int
     start_ns: int
@@ -61,11 +61,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One launch of an entry over all profiled iterations."""
+    """The time of one launch of an entry, over all profiled iterations."""
 
-    launch: int
+    launch: int  # index in the entry's launch list
     name: str
-    origin: tuple[str, ...]  # the ONNX nodes the kernel computes
+    origin: tuple[str, ...]  # the ONNX nodes that the kernel computes
     median_ms: float
     min_ms: float
     flops: int
@@ -85,9 +85,9 @@ class KernelTime:
 def summarize(
     iterations: Sequence[Sequence[Span]], work: Sequence[tuple[tuple[str, ...], int, int]]
 ) -> list[KernelTime]:
-    """Reduce the spans of each iteration, in launch order, to one time per launch.
+    """Reduce the spans of all iterations, each in launch order, to one time per launch.
 
-    `work` has each launch's origin, flops and bytes.
+    `work` holds the origin, flops and bytes of each launch.
     """
     times = []
     for spans, (origin, flops, bytes_moved) in zip(
