@@ -33,9 +33,10 @@ _LAST_ACCESSED: Final = "last_accessed"
 
 
 def base_of(configured: str) -> Path:
-    """Return the directory in which to create ours, even if a parent process set POCL_CACHE_DIR.
+    """Return the base directory of `PoclDirectory`: the one that the user configured.
 
-    `configured` is the value of POCL_CACHE_DIR that this process was started with.
+    `configured` is the value of POCL_CACHE_DIR. A parent process may have set it to its own
+    directory inside the user's.
     """
     path = Path(configured).absolute()
     return path.parent if path.name.startswith(_OURS) else path

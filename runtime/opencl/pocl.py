@@ -2,8 +2,7 @@
 
 PoCL turns each kernel into a shared object with the `ld` that clang's driver finds on PATH, and
 aborts the process if there is none. A machine with only Python has none, but the `ziglang` package
-contains LLVM's lld. A two-line `ld` script in our cache directory lets PoCL find that. Only
-`runtime.opencl.device` and `runtime.opencl.probe` use this module.
+contains LLVM's lld. A two-line `ld` script in our cache directory lets PoCL find that.
 """
 
 import ctypes
