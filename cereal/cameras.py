@@ -1,8 +1,8 @@
 """Opens the cameras at a configured address, for reading or writing.
 
-Frames come from a frame ring or over VisionIPC; the address decides which, and both implement the
-same protocols (ADR 0012). A replay does not use this module: it passes sources in memory
-(`cereal.frames.MemoryFrameSource`) to the daemon's loop.
+Frames come from a frame ring (`cereal.frames`) or over openpilot's VisionIPC. The address selects
+one of them, and both implement the same protocols (ADR 0012). A replay does not use this module: it
+passes sources in memory (`cereal.frames.MemoryFrameSource`) to the daemon's loop.
 """
 
 import re
@@ -49,7 +49,7 @@ class CameraServer(Protocol):
         ...
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return for each existing but unreadable stream the reason, in one line."""
+        """Return the reason, in one line, for each existing stream that cannot be read."""
         ...
 
     def reader(self, stream: str, *, conflate: bool) -> CameraSource:
@@ -77,7 +77,7 @@ class RingCameras:
         return frames.available_streams(self.name, directory=self._directory)
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return for each existing but unreadable ring the reason, in one line."""
+        """Return the reason, in one line, for each existing ring that cannot be read."""
         return frames.unusable_streams(self.name, directory=self._directory)
 
     def reader(self, stream: str, *, conflate: bool) -> FrameRingReader:

@@ -51,9 +51,10 @@ class FrameFormat:
 def nv12_format(width: int, height: int) -> FrameFormat:
     """Return the padded layout that the cameras use for `width` x `height` pixels.
 
-    Source: VENUS NV12 rules of the Snapdragon 845 (luma rows in multiples of 128 bytes, planes in
-    multiples of 32 and 16 rows, and room for its compressor); 1928x1208 takes 4,804,608 bytes.
-    Raises ValueError if a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
+    Source: VENUS NV12 rules of the Snapdragon 845. Rows have a multiple of 128 bytes, luma planes a
+    multiple of 32 rows, chroma planes of 16 rows, and the compressor needs extra space. 1928x1208
+    takes 4,804,608 bytes. Raises ValueError if a side is odd or not positive: NV12 has one chroma
+    sample per 2 x 2 pixels.
     """
     _check_sides(width, height)
     stride = _align(width, 128)

@@ -2,7 +2,7 @@
 
 Each camera stream has one ring and one writer, which never waits for readers. A reader sees frames
 in place, without a copy. If the writer overtakes a slow reader, the reader skips the overwritten
-frames and can detect it; it never gets mixed frames.
+frames. `is_intact` shows whether a frame was overwritten while it was in use.
 """
 
 import contextlib
@@ -310,7 +310,7 @@ def available_streams(name: str, *, directory: Path = DIRECTORY) -> set[str]:
 
 
 def unusable_streams(name: str, *, directory: Path = DIRECTORY) -> dict[str, str]:
-    """Return for each existing but unreadable stream of `name` the reason, in one line.
+    """Return the reason, in one line, for each existing stream of `name` that cannot be read.
 
     For example, the ring belongs to another user or has another version.
     """

@@ -1,4 +1,4 @@
-"""Reads logs: files that hold Events back to back, usually compressed.
+"""Reads logs: files that hold Events (the bus's messages) back to back, usually compressed.
 
 The codec is detected from the file's first bytes. For a log that is truncated or damaged, the
 functions yield the Events before that point and warn with its position.

@@ -1,7 +1,7 @@
 """Writes logs, either atomically (`LogWriter`) or growing in place (`GrowingLogWriter`).
 
-Both writers receive Events one by one, choose the codec by the file name's ending, and follow
-symbolic links.
+Both writers receive Events (the bus's messages) one by one, choose the codec by the file name's
+ending, and follow symbolic links.
 """
 
 import bz2

@@ -109,7 +109,7 @@ def has_writer(path: Path) -> bool:
 
 
 def unusable(path: Path) -> str | None:
-    """Return one line on why the ring at `path` cannot be read; None if it can or is missing.
+    """Return the reason that the ring at `path` cannot be read; None if it can or is missing.
 
     A ring that this process cannot open is always reported, because its writer may be alive.
     Otherwise the ring of a dead writer is not reported.

@@ -1,8 +1,8 @@
 """Writes a drive as openpilot's logger does: one directory per minute, with a full and a small log.
 
 `<root>/<route>--<n>/` holds `rlog.zst` (all messages), `qlog.zst` (a thinned selection) and, while
-they are written, `rlog.lock`. Each log begins with initData and a sentinel, and ends with a
-sentinel (docs/formats/bus.md).
+they are written, `rlog.lock`. Each log begins with initData, which describes the device, and is
+enclosed by two sentinel messages (docs/formats/bus.md).
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class SegmentLogWriter:
 
     Raises:
         LogError: `route` is not a valid name, `init_data` is not initData, or the first segment
-            already or cannot be written.
+            already exists or cannot be written.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """The services of the bus: their rates, their log decimation and their TCP ports.
 
 A service is a topic. Each of its messages is an Event whose union holds the member with the
-service's name. Our code uses the names of 2025. Those of 2026 (`RENAMED_2026`) carry the same
-messages on other ports. `cereal.stacks` has the names and ports of each stack.
+service's name. openpilot renamed services in 2026 (`RENAMED_2026`). Our code uses the names of
+2025; the new names carry the same messages on other ports. `cereal.stacks` has the names and ports
+of each stack.
 """
 
 import difflib

@@ -1,8 +1,8 @@
 """The stacks that modeld works with, and their bus addresses.
 
 A stack is a generation of openpilot or sunnypilot. All differences between stacks are in `STACKS`:
-the names, ports and ring files of services. Our code always uses the service names of 2025, and a
-transport translates them to the names of its stack (ADR 0082).
+the names, ports and ring files of services. openpilot renamed services in 2026; our code always
+uses the names of 2025, and a transport translates them to the names of its stack (ADR 0082).
 """
 
 import re

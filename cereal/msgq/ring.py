@@ -104,8 +104,8 @@ def thread_of(uid: int) -> int:
 
 # --- The reader and the writer ----------------------------------------------------------------
 
-# How often a reader tries to set its position to the newest message. If a writer is faster each
-# time, the next call tries again.
+# How many times a reader tries to set its position to the newest message. If the writer is faster
+# each time, the next call tries again.
 _RESET_TRIES = 4
 
 

@@ -77,7 +77,7 @@ class Transport(Protocol):
         ...
 
     def refused(self) -> Mapping[str, str]:
-        """Return for each service that this process may not receive the reason, in one line."""
+        """Return the reason, in one line, for each service that this process may not receive."""
         ...
 
     def log_refused(self) -> None:

@@ -102,7 +102,7 @@ class MsgqTransport:
         )
 
     def refused(self) -> Mapping[str, str]:
-        """Return for each subscribed service with a corrupt ring the reason, in one line.
+        """Return the reason, in one line, for each subscribed service whose ring is corrupt.
 
         Also checks whether ring files were replaced; publishers and subscribers then open the new
         file at their next use. Can be called from another thread than the receiving one.

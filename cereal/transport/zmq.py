@@ -150,7 +150,7 @@ class ZmqTransport:
         return subscriber
 
     def refused(self) -> Mapping[str, str]:
-        """Return for each service whose socket this process may not use the reason, in one line.
+        """Return the reason, in one line, for each service whose socket this process may not use.
 
         ZeroMQ itself retries silently forever. This makes one system call per subscriber, and can
         be called from another thread than the receiving one.

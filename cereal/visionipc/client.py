@@ -292,7 +292,7 @@ class VisionIpcCameras:
             return set()
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return for each existing but unreadable stream the reason, in one line.
+        """Return the reason, in one line, for each existing stream that cannot be read.
 
         If the socket is unusable, all streams have the same reason, because each may exist.
         """

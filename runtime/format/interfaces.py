@@ -93,7 +93,7 @@ class ActionRule:
     lat_smooth_s: float  # time constant of the lateral filter; 0 for none
     long_smooth_s: float  # time constant of the longitudinal filter; 0 for none
     hold_below_mps: float  # up to this speed the curvature is held; 0 for never
-    stop: str  # basis of stopping: "plan" (planned speeds) or "speed" (current speed and acceleration)
+    stop: str  # one of STOP_RULES: by planned speeds, or by current speed and acceleration
     clip_speed: bool  # whether negative speeds count as 0
 
 
