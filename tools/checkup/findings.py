@@ -1,8 +1,8 @@
-"""Findings of a checkup: what was seen, how good that is, what to do about it; and as text.
+"""The findings of a checkup: facts, verdicts and advice, with a text form and a plain form.
 
-A report is attached to public issues. Parts leave private data out; `Scrubber` scrubs error
-messages of drivers and libraries, and values of environment variables, whose paths become their
-names::
+Reports are attached to public issues. The checks themselves omit private data. `Scrubber` removes
+it from error messages of drivers and libraries, and replaces paths from environment variables by
+the variables' names::
 
     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
 """
@@ -19,17 +19,17 @@ from runtime.texts import count_text
 from tools.lib.terminal import format_table, printable
 
 _INDENT: Final = "  "
-# Shorter values are words such as "1" or "dark", which mean nothing private.
+# Shorter values are words such as "1" or "dark", which are not private.
 MIN_VALUE: Final = 6
 MIN_NAME: Final = 3
-# Places and words that every machine has.
+# Names and directories that every machine has.
 _PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
 _PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
 _PUBLIC_PATHS: Final = re.compile(
     r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
 )
 _RULES: Final = (
-    # Homes of any user, before the one at hand is known by its name.
+    # Home directories of any user, in addition to the current one.
     (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
@@ -39,7 +39,7 @@ _RULES: Final = (
 
 
 class Verdict(StrEnum):
-    """How good something is, from best to worst."""
+    """A judgment, from best to worst."""
 
     GOOD = "good"
     LOOK = "to look at"
@@ -47,15 +47,15 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the best."""
+        """Position in the order, 0 for the best."""
         return list(Verdict).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence.
+    """One sentence of a report.
 
-    `advice` is what to do next; "" if there is nothing to do.
+    `advice` is the next thing to do; "" if there is nothing to do.
     """
 
     text: str
@@ -65,9 +65,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Section:
-    """What one part of a checkup found.
+    """The result of one part of a checkup.
 
-    `facts` are names and values of what was read; `table` is a header and rows, () without one.
+    `facts` are values by name. `table` is a header and rows; () for no table.
     """
 
     name: str
@@ -78,23 +78,23 @@ class Section:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its findings."""
+        """The worst verdict of the section's findings."""
         return max((f.verdict for f in self.findings), key=lambda v: v.rank, default=Verdict.GOOD)
 
     def good(self, text: str) -> None:
-        """Add what is as it should be."""
+        """Add a finding that needs no attention."""
         self.findings.append(Finding(text))
 
     def look(self, text: str, advice: str) -> None:
-        """Add what may be a problem."""
+        """Add a finding that may be a problem."""
         self.findings.append(Finding(text, Verdict.LOOK, advice))
 
     def bad(self, text: str, advice: str) -> None:
-        """Add what the daemon cannot work with."""
+        """Add a finding that prevents the daemon from working."""
         self.findings.append(Finding(text, Verdict.BAD, advice))
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the section as plain data for JSON."""
         return {
             "name": self.name,
             "verdict": str(self.verdict),
@@ -106,7 +106,7 @@ class Section:
 
     @classmethod
     def of_plain(cls, value: Mapping[str, Any]) -> Self:
-        """Return the section that `plain` was of."""
+        """Return the section from which `plain` made `value`."""
         findings = [
             Finding(f["text"], Verdict(f["verdict"]), f["advice"]) for f in value["findings"]
         ]
@@ -114,12 +114,12 @@ class Section:
 
 
 def summary(sections: Sequence[Section]) -> dict[str, int]:
-    """Return how many sections have each verdict."""
+    """Return the number of sections with each verdict."""
     return {str(v): sum(s.verdict is v for s in sections) for v in Verdict}
 
 
 def report_text(sections: Sequence[Section]) -> str:
-    """Return a line for each finding under its section, tables below, and the sum of it."""
+    """Return the report as text: the findings and the table of each section, then a summary."""
     lines: list[str] = []
     for section in sections:
         lines.append(f"{section.name}: {section.verdict} ({section.seconds:.1f} s)")
@@ -150,7 +150,7 @@ def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
 
 
 class Scrubber:
-    """Removes private data from texts: names, paths of homes, addresses, serial numbers."""
+    """Removes private data from text: names, paths of homes, addresses, serial numbers."""
 
     def __init__(self, user: str, home: str, host: str, environment: Mapping[str, str]) -> None:
         self._exact = dict(_replacements(home, environment))
@@ -163,7 +163,7 @@ class Scrubber:
         ]
 
     def text(self, text: str) -> str:
-        """Return a text without what is private."""
+        """Return `text` without private data."""
         for value in sorted(self._exact, key=len, reverse=True):
             text = text.replace(value, self._exact[value])
         for pattern, mark in (*_RULES, *self._names):
@@ -171,7 +171,7 @@ class Scrubber:
         return text
 
     def plain(self, value: Any) -> Any:
-        """Return plain data whose texts, keys too, are without what is private."""
+        """Return plain data with all strings, including keys, scrubbed."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -182,7 +182,7 @@ class Scrubber:
 
 
 def _replacements(home: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield values and what stands for them; the home is the last, and wins."""
+    """Yield private values and their replacements. The home comes last and takes precedence."""
     for name, value in environment.items():
         parts = value.split(":") if "/" in value and "://" not in value else [value]
         for part in (p.rstrip("/") for p in parts):

@@ -1,4 +1,4 @@
-"""Parts of a checkup that read what the system has: versions, permissions, clocks.
+"""Parts of a checkup that read the system: versions, permissions, clocks and temperatures.
 
 Clocks and temperatures are those of the GPU, the memory bus and the CPUs::
 
@@ -6,9 +6,9 @@ Clocks and temperatures are those of the GPU, the memory bus and the CPUs::
     /sys/class/devfreq/*           other GPUs and buses
     /sys/class/thermal/*           zones, 1/1000 °C
     /sys/devices/system/cpu/*      cpufreq, kHz
-    nvidia-smi                     NVIDIA's, which has none of these
+    nvidia-smi                     NVIDIA GPUs, which have none of these files
 
-All of them are optional; an unreadable file is an absent sensor.
+All of them are optional. A file that cannot be read counts as a missing sensor.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from tools.service.opencl_drivers import DRIVERS, nodes_of
 
 OUR_PACKAGES: Final = ("modeld", "numpy", "pyzmq", "pycapnp", "pyopencl")
 OPTIONAL_PACKAGES: Final = ("pocl-binary-distribution", "onnx", "onnxruntime", "av")
-# Driving hot silicon slows it down; drivers begin to at about this.
+# From about this temperature on, drivers lower the clocks.
 HOT_CELSIUS: Final = 85.0
-# Rings of frames of two cameras, twice over.
+# Twice the size of two cameras' frame rings.
 LEAST_SHM_BYTES: Final = 64 << 20
-# What a process with a model has in memory.
+# Memory of a process with a loaded model.
 LOCKED_BYTES: Final = 1 << 30
 SHM: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the camera process
 LATENCY: Final = Path("/dev/cpu_dma_latency")
 _CAP_SYS_NICE: Final = 23  # <linux/capability.h>
 _CAP_IPC_LOCK: Final = 14
 KGSL: Final = "sys/class/kgsl/kgsl-3d0"
-# Zones report 1/1000 °C, some of kgsl's files whole degrees; nothing here is hotter than this.
+# Zones report 1/1000 °C, but some files of kgsl whole degrees. No sensor exceeds this temperature.
 MAX_CELSIUS: Final = 200.0
 SMI_TIMEOUT_S: Final = 5.0
 _SMI_FIELDS: Final = "clocks.sm,clocks.max.sm,temperature.gpu"
 
 
 def versions() -> Section:
-    """Return the versions of what the daemon is made of."""
+    """Check the versions of modeld and its dependencies."""
     section = Section("versions")
     found = {name: _version(name) for name in (*OUR_PACKAGES, *OPTIONAL_PACKAGES)}
     section.facts = {
@@ -90,7 +90,7 @@ def _system() -> str:
 
 
 def permissions(root: Path = Path("/")) -> Section:
-    """Return what this user may do that the daemon has to, or would like to."""
+    """Check the permissions that the daemon needs, and those that it can make use of."""
     section = Section("permissions")
     groups = sorted(_group_names())
     section.facts["groups"] = [name for name in groups if name in ("video", "render")]
@@ -181,7 +181,7 @@ def _capabilities(status: Path = Path("/proc/self/status")) -> int:
 
 
 def clocks(root: Path = Path("/")) -> Section:
-    """Return clocks and temperatures as they are now, at rest."""
+    """Report the current clocks and temperatures, at rest."""
     section = Section("clocks")
     sensors = read_sensors(root)
     section.facts = sensors.plain()
@@ -203,7 +203,7 @@ def clocks(root: Path = Path("/")) -> Section:
 
 
 def judge_heat(section: Section, sensors: Sensors) -> None:
-    """Add the verdict on temperatures."""
+    """Add a finding about the temperatures to a section."""
     if not sensors.celsius:
         return
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])
@@ -218,7 +218,7 @@ def judge_heat(section: Section, sensors: Sensors) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock in MHz; `most` is 0 where it is not known."""
+    """A clock in MHz. `most` is its maximum, 0 if unknown."""
 
     name: str
     now: float
@@ -227,20 +227,20 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """Of the highest one, 0 to 1; 1 where that is not known."""
+        """The current clock relative to the maximum, 0 to 1; 1 if the maximum is unknown."""
         return self.now / self.most if self.most else 1.0
 
 
 @dataclass(slots=True)
 class Sensors:
-    """Clocks of GPU, buses and CPUs, and temperatures in °C by name."""
+    """Clocks of the GPU, buses and CPUs, and temperatures in °C by name."""
 
     gpu: list[Clock] = field(default_factory=list)
     other: list[Clock] = field(default_factory=list)
     celsius: dict[str, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the readings as plain data for JSON."""
         return {
             "gpu_mhz": [asdict(clock) for clock in self.gpu],
             "other_mhz": [asdict(clock) for clock in self.other],
@@ -249,7 +249,7 @@ class Sensors:
 
 
 def read_sensors(root: Path = Path("/"), *, smi: bool = True) -> Sensors:
-    """Return the current readings; asking NVIDIA's command takes some tenths of a second."""
+    """Return the current readings. With `smi` it may run nvidia-smi, which takes some 0.1 s."""
     found = Sensors()
     kgsl = root / KGSL
     gpu_hz = _number(kgsl / "gpuclk") or _number(kgsl / "devfreq/cur_freq")
@@ -294,7 +294,7 @@ def _ask_smi(found: Sensors) -> None:
         return
     arguments = [command, f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        # A fixed command of the driver's; nothing goes through a shell.
+        # A fixed command of the driver; no shell is involved.
         done = subprocess.run(  # noqa: S603
             arguments, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_S
         )

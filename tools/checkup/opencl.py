@@ -1,4 +1,4 @@
-"""Parts of a checkup that use OpenCL: devices, and an artifact with self-test and kernels."""
+"""Parts of a checkup that use OpenCL: the devices, an artifact, its self-test and its kernels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EXAMPLE: Final = "example.pkl"
 EXAMPLE_INTERFACE: Final = "split-2025"
 SHOWN: Final = 10
 ITERATIONS: Final = 20
-# A frame comes every 50 ms; what is near it is late now and then.
+# Cameras deliver a frame every 50 ms. Runs close to that are occasionally late.
 BUDGET_MS: Final = 50.0
 NEAR_BUDGET_MS: Final = 40.0
-# Of the time in kernels: below half of what the device could do.
+# Share of the kernels' time, in kernels that reach less than half of the device's limits.
 MOST_BELOW_HALF: Final = 0.5
-# A GPU that is under load and still this slow is held back.
+# A loaded GPU whose clock is below this share of its maximum is being throttled.
 SLOW_CLOCK: Final = 0.6
 
 
 def devices(device: str | None, root: Path = Path("/")) -> Section:
-    """Return the devices, the selected one, and the target row that it is compiled for."""
+    """Report the devices, the selected one, and the device row used to compile for it."""
     from runtime.errors import NoDeviceError
     from runtime.opencl.device import choose_device, list_devices
     from scheduler.device.targets import spec_of_device
@@ -101,7 +101,7 @@ def _hidden_drivers(section: Section, vendors: Path) -> None:
 
 
 def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
-    """Add GPUs that the system has and OpenCL has not."""
+    """Report GPUs of the system that no OpenCL driver provides."""
     if "gpu" in kinds:
         return
     for driver in DRIVERS:
@@ -115,7 +115,7 @@ def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
 
 
 def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
-    """Return the artifact of the next parts: the given one, the store's, or a small example.
+    """Choose the artifact for the next parts: `given`, the store's, or else a small example.
 
     `place` is a directory for the example.
     """
@@ -153,11 +153,11 @@ def _taken(section: Section, path: Path, text: str) -> Section:
 
 
 def make_example(place: Path, device: str | None) -> Path:
-    """Compile a small driving model for the device, and return its artifact.
+    """Compile a small driving model for the device and return the artifact's path.
 
     Raises:
-        ModuleNotFoundError: the compile extra is not installed.
-        NoDeviceError: there is no device.
+        ModuleNotFoundError: the extra `compile` is not installed.
+        NoDeviceError: no OpenCL device is usable.
     """
     from scheduler.check.vectors import with_self_test
     from scheduler.compile import compile_driving
@@ -172,7 +172,7 @@ def make_example(place: Path, device: str | None) -> Path:
 
 
 def self_test(path: Path, device: str | None) -> Section:
-    """Return whether the device computes what the model means."""
+    """Check that the device computes the model's values."""
     from runtime import load_program
     from runtime.run.selftest import ADVICE, run_self_test
 
@@ -193,7 +193,7 @@ def self_test(path: Path, device: str | None) -> Section:
 
 
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
-    """Return the slowest kernels with the device's limits, and the time of a frame."""
+    """Report the slowest kernels in relation to the device's limits, and the time of a run."""
     import runtime
     from tools.timing.program_inputs import make_inputs
     from tools.timing.roofline import (

@@ -1,9 +1,9 @@
-"""Parts of a checkup, each run in a process of its own, within a limit.
+"""Runs each part of a checkup in a separate process with a time limit.
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-A part may open drivers, which may crash or hang. A process that a driver holds in the kernel cannot
-be ended by any signal. It is abandoned: nothing here waits for it, and its output goes to files.
+A part may open drivers, which may crash or hang. No signal can end a process that hangs in a kernel
+driver. Such a process is abandoned: nothing waits for it, and its output goes to files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.checkup import surroundings
 from tools.checkup.findings import Section
 from tools.lib.json_output import json_text
 
-# Seconds that each part may take, in running order. Drivers that build kernels may take a minute.
+# Time limit of each part, s, in running order. Drivers may take a minute to build kernels.
 LIMITS: Final = {
     "versions": 5.0,
     "permissions": 5.0,
@@ -38,9 +38,9 @@ LIMITS: Final = {
     "self-test": 60.0,
     "kernels": 60.0,
 }
-# They need the device, which a daemon that drives has for itself.
+# Parts that use the device. They are skipped while a daemon is driving.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
-# How long a process that was killed may take to be gone.
+# Longest wait for the end of a killed process, s.
 GONE_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
 _LAST_BYTES: Final = 4096
@@ -49,16 +49,16 @@ _LAST_BYTES: Final = 4096
 def run_apart(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
-    """Return what a part found, or that it was cut, crashed or failed.
+    """Run a part in a separate process; its timeout, crash or failure becomes a finding.
 
-    `request` is that of `tools.checkup.parts.run_part`.
+    `request` is the argument of `run_part`.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
         asked, result, log = (Path(place) / n for n in ("request.json", "result.json", "log.txt"))
         asked.write_text(json_text({**request, "part": name}), encoding="utf-8")
         started = perf_counter()
         with log.open("wb") as output:
-            # Our own module on paths of our own; nothing goes through a shell.
+            # Our own module and paths; no shell is involved.
             process = subprocess.Popen(  # noqa: S603
                 own_command(module, str(asked), str(result)),
                 stdin=subprocess.DEVNULL,
@@ -83,13 +83,13 @@ def run_apart(
 
 
 def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Wait for a process and return its exit code; None where it was cut."""
+    """Wait for a process and return its exit code; None on timeout."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # The group: what it has started, too; it may be gone, and its leader stay.
+        # Kill the whole process group. It may have ended already, while its leader still exists.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -106,7 +106,7 @@ def _failure(code: int, log: Path) -> str:
 
 
 def run_part(name: str, request: Mapping[str, Any]) -> Section:
-    """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
+    """Run a part named in `LIMITS`. `request` has the command's options as plain data."""
     from tools.checkup import machine, opencl
 
     device, path = request["device"], request["path"]
@@ -134,7 +134,7 @@ def _bus_options(values: Mapping[str, Any]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the part of a request and write what it found."""
+    """Run the part that a request file names, and write its result."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     started = perf_counter()
     section = run_part(request["part"], request)

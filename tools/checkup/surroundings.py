@@ -1,4 +1,4 @@
-"""Parts of a checkup about what runs here: daemons on the bus, and camera processes."""
+"""Parts of a checkup about other processes: daemons on the bus, and camera processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DAEMON: Final = ("modeld", "modeld.process", "dmonitoringmodeld")
 
 
 def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
-    """Return the state of the daemons heard on the bus; nothing is published."""
+    """Report the daemons on the bus and their problems. Publishes nothing."""
     section = Section("bus")
     running = sum(1 for _ in daemon_processes(proc))
     section.facts["daemon_processes"] = running
@@ -61,7 +61,7 @@ def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
 
 
 def daemon_processes(proc: Path) -> Iterator[int]:
-    """Yield the processes that are daemons of ours, as far as this user sees their command."""
+    """Yield the IDs of our daemon processes, as far as this user can read their command lines."""
     for place in proc.glob("[0-9]*/cmdline"):
         try:
             words = place.read_bytes().decode(errors="replace").split("\0")
@@ -74,9 +74,9 @@ def daemon_processes(proc: Path) -> Iterator[int]:
 
 
 def cameras(rings: Path = RINGS, sockets: Path = SOCKETS) -> Section:
-    """Return the camera processes that offer frames, without asking for any.
+    """Report the camera processes that offer frames, without requesting any.
 
-    `rings` has rings of frames, `sockets` those of VisionIPC.
+    `rings` is the directory of frame rings, `sockets` that of VisionIPC's sockets.
     """
     section = Section("cameras")
     found = sorted(_frame_rings(rings))

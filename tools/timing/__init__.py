@@ -1,1 +1,1 @@
-"""Times of programs and what bounds them: blocks, traces, ceilings, the roofline."""
+"""Timing of programs: runs, launches and blocks, compared with peers and with device limits."""

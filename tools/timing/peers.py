@@ -1,9 +1,10 @@
-"""Other runtimes that run the same ONNX file, each with its best settings, behind one interface.
+"""Peers: other runtimes that run the same ONNX file, each with its best settings.
 
 If a peer's documentation does not say which settings are faster (spinning workers, pinned threads),
-the peer offers *variants*. A benchmark times all of them and counts the fastest. A variant gets its
-inputs once, in place, and writes its outputs where it likes, so only the call is timed. To add a
-peer, write an `_open_...` function and a line in ``PEERS``. Packages are imported only on request.
+the peer has several *variants*. A benchmark times all of them and reports the fastest. A variant
+receives its inputs once, in place, and may write its outputs anywhere, so only the call is timed.
+To add a peer, write an `_open_...` function and an entry in ``PEERS``. A peer's package is imported
+only when the peer is opened.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class PeerError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One model in one peer with one choice of settings.
+    """A model opened in a peer with one choice of settings.
 
-    `options` are the settings, for reports; they differ between the variants of one peer. `outputs`
-    returns copies of the last frame's results.
+    `options` describes the settings in reports and differs between the variants of a peer. `run`
+    runs one frame. `outputs` returns copies of the last frame's outputs.
     """
 
     options: str
@@ -49,17 +50,18 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer, which need not be installed."""
+    """A peer, which may or may not be installed."""
 
-    extra: str  # the extra of ours that installs it
-    open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]  # of path, inputs, threads
+    extra: str  # our package's extra that installs it
+    # Opens a model: its path, inputs and number of threads.
+    open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse peers that are unknown or not installed, before anything is compiled for them.
+    """Check peers before anything is compiled for them.
 
     Raises:
-        UsageError: names the extra to install.
+        UsageError: a peer is unknown or not installed; the message names the extra to install.
     """
     for name in names:
         peer = PEERS.get(name)
@@ -75,7 +77,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def installed() -> list[str]:
-    """Return the names of the peers that can be imported."""
+    """Return the names of the installed peers."""
     return [name for name in PEERS if importlib.util.find_spec(name) is not None]
 
 
@@ -85,17 +87,17 @@ def version_of(name: str) -> str:
 
 
 def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open a model in a peer.
+    """Open a model in an installed peer.
 
-    `name` is a key of ``PEERS``, and installed. `threads` includes the caller's.
+    `name` is a key of ``PEERS``. `threads` includes the calling thread.
 
     Raises:
-        PeerError: the peer refuses the model, or does not work on this machine.
+        PeerError: the peer rejects the model, or does not work on this machine.
     """
     try:
         return PEERS[name].open_variants(path, inputs, threads)
     except Exception as error:
-        # Peers raise errors of many classes; each is reported as the peer's failure, in one line.
+        # Peers raise errors of many classes. Each becomes a PeerError of one line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PeerError(
             f"{name} {version_of(name)}: expected it to open {path}, found {type(error).__name__}: "
@@ -106,8 +108,9 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
 def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open onnxruntime with all graph optimizations, sequentially, with bound inputs and outputs.
 
-    Its workers spin or not. Spinning ones, the default, answer faster and burn a core between
-    frames. A build with CUDA adds a variant on the GPU; arrays stay on the host, as ours do.
+    One variant has spinning workers (the default), which respond faster but occupy a core between
+    frames, and one does not. A build with CUDA adds a variant on the GPU; its arrays stay on the
+    host, as ours do.
     """
     import onnxruntime
 
@@ -130,7 +133,7 @@ def _onnxruntime_variant(
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3  # errors only: it warns about things we did not ask for
+    options.log_severity_level = 3  # errors only: its warnings are about defaults
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     providers = list(dict.fromkeys((on, _CPU)))
     session = onnxruntime.InferenceSession(str(path), options, providers=providers)
@@ -158,7 +161,7 @@ def _onnxruntime_variant(
 def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open OpenVINO with the latency hint, in float32 (its default is bfloat16 on some CPUs).
 
-    Its threads are pinned or not.
+    One variant has pinned threads, one does not.
     """
     with _kept_signal_stack():
         return [_openvino_variant(path, inputs, threads, pin=pin) for pin in (True, False)]
@@ -166,10 +169,10 @@ def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 
 @contextmanager
 def _kept_signal_stack() -> Iterator[None]:
-    """Put back this thread's alternative signal stack (Linux: sigaltstack(2)).
+    """Restore this thread's alternative signal stack after the block (Linux: sigaltstack(2)).
 
-    OpenVINO 2026.4 replaces it and unmaps its own with the model; then the next Ctrl-C ends the
-    process.
+    OpenVINO 2026.4 replaces the stack, and unmaps its own together with the model. The next Ctrl-C
+    then kills the process.
     """
 
     class Stack(ctypes.Structure):
@@ -198,7 +201,7 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
     )
     request = compiled.create_infer_request()
     for port in compiled.inputs:
-        # Shared: the request reads our array, nothing is copied in a frame.
+        # Shared memory: the request reads our array, so no frame needs a copy.
         name = next(name for name in sorted(port.names) if name in inputs)
         request.set_tensor(port, openvino.Tensor(inputs[name], shared_memory=True))
 
@@ -217,8 +220,8 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
 
 
 def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open tinygrad on OpenCL; its kernels are recorded once and replayed, without a search."""
-    from runtime.opencl.binding import cl  # tinygrad finds PoCL only after pyopencl has loaded it
+    """Open tinygrad on OpenCL. Its kernels are recorded once and replayed, without a search."""
+    from runtime.opencl.binding import cl  # tinygrad finds PoCL only once pyopencl is loaded
 
     cl.get_platforms()
     libraries = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))
@@ -239,7 +242,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
     last: dict[str, NDArray[Any]] = {}
 
     def run() -> None:
-        # Copies to the host, as the other peers do; without it the call only enqueues.
+        # Copy to the host, as the other peers do. Without that the call would only enqueue.
         last.update({name: tensor.numpy() for name, tensor in replayed(**placed).items()})
 
     for _ in range(3):  # once to run, once to record, once to replay
@@ -249,7 +252,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 
 
 def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open torch, in float32 without TF32: operator by operator, or as one graph of CUDA."""
+    """Open torch in float32 without TF32: operator by operator, or as one CUDA graph."""
     import torch
 
     from tools.timing.torch_model import TorchModel
@@ -271,7 +274,7 @@ def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     if device == "cuda":
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries choose their kernels before they are recorded
+            for _ in range(3):  # libraries choose their kernels before the recording
                 forward()
         stream.synchronize()
         replay = torch.cuda.CUDAGraph()
@@ -279,7 +282,7 @@ def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
             found = forward()
 
     def run() -> None:
-        # Copies from and to the host, as the other peers do.
+        # Copy from and to the host, as the other peers do.
         results = found
         if replay is None:
             results = forward()

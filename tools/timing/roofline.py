@@ -1,16 +1,16 @@
-"""The roofline: ceilings of a device, and each kernel of a program compared with them.
+"""The roofline: measures a device's limits, and compares each kernel of a program with them.
 
-The ceilings are measured by kernels as simple as can be (chains of independent multiply-adds; sums
-over an array that is read again and again), in the process of the program that they judge: a shared
-machine is another machine an hour later.
+The limits (ceilings) are measured by the simplest possible kernels: chains of independent
+multiply-adds, and sums over an array that is read repeatedly. They run in the same process as the
+program, because the speed of a shared machine changes within an hour.
 
-A launch of f operations over b bytes cannot take less than ``max(f / peak, b / bandwidth)``, with
-the bandwidth of the smallest memory level that holds the bytes. Weights are counted apart: a frame
-reads all of them once, so where they do not fit a level together, the next frame finds them in the
-level below. ``of_roofline`` is that least time over the **median** of those measured, as every
-other figure is. A kernel that is launched several times is judged by the sums over its launches.
-The peak is that of float32 multiply-adds, so a kernel that computes other things (divisions,
-integer positions of a warp) cannot reach it.
+A launch of f operations over b bytes takes at least ``max(f / peak, b / bandwidth)``, with the
+bandwidth of the smallest memory level that holds the bytes. Weights are counted separately: a frame
+reads all of them once, so if they do not fit a level together, the next frame finds them only in
+the level below. ``of_roofline`` is that least time divided by the **median** measured time. A
+kernel with several launches is judged by the sums over its launches. The peak is that of float32
+multiply-adds, so a kernel with other operations (divisions, integer positions of a warp) cannot
+reach it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl.binding import cl
 
-# Two multiply-add units with a latency of 4 need 8 chains; 12 fit into 16 or 32 registers.
+# Two multiply-add units with a latency of 4 need 8 chains. 12 fit into 16 or 32 registers.
 CHAINS = 12
 ITEMS_PER_CORE = 4
 REPEATS = 9
-TARGET_NS = 6_000_000  # one timed launch: long beside a launch, short beside a time slice
-EVERYTHING = 1 << 62  # more bytes than any device has
+TARGET_NS = 6_000_000  # duration of a timed launch: longer than overhead, shorter than a time slice
+EVERYTHING = 1 << 62  # bytes, more than any device has
 SGEMM_SIZE = 1024
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-# What is worth a reason in writing: a kernel over this share of the frame and below this part of
-# its roofline.
+# A kernel is flagged if it takes more than this share of the frame and reaches less than this part
+# of its roofline.
 FLAG_SHARE = 0.02
 FLAG_ROOFLINE = 0.5
 
@@ -79,8 +79,7 @@ __kernel void read(__global V* out, const __global V* data, const int first, con
 class MemoryLevel:
     """A level of the memory hierarchy.
 
-    `capacity` are bytes that fit, of all cores together; the rate is measured with all cores
-    reading.
+    `capacity` is in bytes, over all cores. The rate is measured with all cores reading.
     """
 
     name: str
@@ -90,10 +89,10 @@ class MemoryLevel:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device reached.
+    """The measured limits of a device.
 
-    `gflops` are multiply-adds of float32 vectors, two operations each; the last of the levels holds
-    everything. `sgemm_gflops` is numpy's matrix product on this machine's CPU, 0 next to a GPU.
+    `gflops` is the rate of float32 vector multiply-adds, two operations each. The last level holds
+    everything. `sgemm_gflops` is the rate of numpy's matrix product on this CPU; 0 for a GPU.
     """
 
     gflops: float
@@ -116,10 +115,10 @@ class Ceilings:
 
 
 class CeilingProbe:
-    """The kernels, built for one device; ``measure`` may be called several times.
+    """Kernels that measure the ceilings, built for one device. `measure` can be called repeatedly.
 
-    `caches` are (L2 of one core, L3) in bytes, for a CPU; those of this machine by default. One
-    timed launch should take `target_ns`.
+    `caches` is (L2 of one core, L3) of a CPU in bytes, by default this machine's. `target_ns` is
+    the duration of one timed launch.
     """
 
     def __init__(
@@ -135,12 +134,12 @@ class CeilingProbe:
         self._cl = cl
         self._is_cpu = info.kind == "cpu"
         self._target_ns = target_ns
-        # Vectors that the compiler would cut in pieces need more registers than there are.
+        # The compiler would split wider vectors, which then need too many registers.
         width = max(1, min(16, device.handle.preferred_vector_width_float))
         width = spec_of_device(device).lanes if self._is_cpu else width
         self._vector_bytes = 4 * width
-        # A CPU runs one work-item after the other on each core, a GPU thousands at once. Several
-        # for each core: the driver may hand the first two to the same thread.
+        # A CPU core runs work-items one by one, a GPU thousands at once. A CPU gets several per
+        # core, because the driver may assign the first two to the same thread.
         self._items = info.compute_units * (ITEMS_PER_CORE if self._is_cpu else 2048)
         enable = cl.command_queue_properties.PROFILING_ENABLE
         self._queue = cl.CommandQueue(device.context, properties=enable)
@@ -160,7 +159,7 @@ class CeilingProbe:
             self._sizes = gpu_levels(cache, info.max_alloc_bytes)
 
     def measure(self) -> Ceilings:
-        """Measure everything once, which takes about a second."""
+        """Measure everything once, which takes about 1 s."""
         levels = tuple(
             MemoryLevel(name, capacity, self._read_rate(array))
             for name, capacity, array in self._sizes
@@ -180,9 +179,9 @@ class CeilingProbe:
         count = max(8, array_bytes // self._vector_bytes // self._items // 8 * 8)
         size = count * self._items * self._vector_bytes
         data = self._cl.Buffer(self._context, self._cl.mem_flags.READ_ONLY, size)
-        # Untouched pages would all be the same page of zeros, which fits every cache.
+        # Without writing, all pages would be the same page of zeros, which fits every cache.
         self._cl.enqueue_fill_buffer(self._queue, data, np.ones(1, np.float32), 0, size).wait()
-        # A core reads a piece of its own; the threads of a GPU read side by side.
+        # A CPU core reads its own part of the array; the threads of a GPU read adjacent vectors.
         first, step = (count, 1) if self._is_cpu else (1, self._items)
 
         def launch(rounds: int) -> cl.Event:
@@ -196,7 +195,7 @@ class CeilingProbe:
             data.release()
 
     def _best_rate(self, launch: Callable[[int], cl.Event], work: int, rounds: int) -> float:
-        """Return `work` per nanosecond of one round, at best; finds a sensible number of rounds."""
+        """Return the best `work` per ns, over launches with a suitable number of rounds."""
         elapsed_ns = self._time_ns(launch(rounds))
         rounds = max(1, min(1 << 20, int(rounds * self._target_ns / max(elapsed_ns, 1))))
         best_ns = min(self._time_ns(launch(rounds)) for _ in range(REPEATS))
@@ -211,13 +210,13 @@ class CeilingProbe:
 
 
 def cpu_levels(l2: int, l3: int, cores: int, max_alloc: int) -> list[tuple[str, int, int]]:
-    """Return (name, capacity, bytes to read) of each level of a CPU.
+    """Return (name, capacity, bytes to read) of each memory level of a CPU.
 
-    A work-item reads its piece of the array over and over on one core. The piece for L2 is half of
-    it, the one for L3 four times the L2, as far as L3 is that large; the array for DRAM is twice
-    the L3, as far as one buffer may be that large.
+    `l2` is the L2 of one core and `l3` that of all cores, in bytes; 0 if there is none.
 
-    `l2` are bytes of one core, `l3` of all cores, 0 if there is none.
+    A work-item reads its piece of the array repeatedly on one core. For L2 the piece is half of the
+    L2. For L3 it is four times the L2, or less if the L3 is small. For DRAM the array is twice the
+    L3, or less if the device limits the size of a buffer.
     """
     items = cores * ITEMS_PER_CORE
     levels = [("L2", l2 * cores, l2 // 2 * items)]
@@ -235,7 +234,7 @@ def gpu_levels(cache: int, max_alloc: int) -> list[tuple[str, int, int]]:
 
 
 def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
-    """Return the bytes of one core's L2 and of the L3 it sees; usual sizes if sysfs has none."""
+    """Return the bytes of one core's L2 and of its L3; typical sizes if sysfs has none."""
     found = {2: 1 << 20, 3: 0}
     for index in sorted(directory.glob("index*")):
         level = int((index / "level").read_text(encoding="utf-8"))
@@ -246,7 +245,7 @@ def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
 
 
 def measure_sgemm(size: int = SGEMM_SIZE) -> float:
-    """Return the GFLOP/s of numpy's float32 product of two square matrices, at best of some."""
+    """Return the best GFLOP/s of numpy's float32 product of two square matrices."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     out = np.empty_like(a)
@@ -259,7 +258,7 @@ def measure_sgemm(size: int = SGEMM_SIZE) -> float:
 
 
 def describe(ceilings: Ceilings) -> Sequence[str]:
-    """Return the ceilings as lines for people."""
+    """Return the ceilings as lines of text."""
     lines = [f"{ceilings.gflops:.0f} GFLOP/s float32 multiply-adds on all cores"]
     lines += [f"{level.gbytes_per_s:.1f} GB/s from {level.name}" for level in ceilings.levels]
     if ceilings.sgemm_gflops:
@@ -269,17 +268,17 @@ def describe(ceilings: Ceilings) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class RooflineRow:
-    """One launch.
+    """One launch, compared with the ceilings.
 
     Attributes:
-        origin: the ONNX nodes it computes.
-        ms, min_ms: median and shortest time; rates and `of_...` are at the median.
-        least_ms: the lower bound of its time.
-        share: of the sum of the medians of all launches.
-        bytes_moved: bytes touched, each buffer once, of which `weight_bytes` are weights.
+        origin: the ONNX nodes that it computes.
+        ms, min_ms: median and shortest time. Rates and `of_...` are relative to the median.
+        least_ms: lower bound of the time.
+        share: share of the sum of all launches' medians.
+        bytes_moved: bytes of all buffers, each counted once; `weight_bytes` of them are weights.
         bound: "compute", or the memory level that limits it.
         of_roofline: least possible time / measured time, 0 to about 1.
-        of_sgemm: rate of operations over that of numpy's sgemm; None if that was not measured.
+        of_sgemm: rate of operations / that of numpy's sgemm; None if not measured.
     """
 
     launch: int
@@ -301,10 +300,10 @@ class RooflineRow:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """All launches of one kernel; fields as of `RooflineRow`, sums where they are sums.
+    """All launches of one kernel, with the fields of `RooflineRow` summed where possible.
 
-    Name, origin and bound are those of its slowest launch; `flagged` is over 2 % of the frame and
-    below half of its roofline.
+    Name, origin and bound are those of the slowest launch. `flagged` means more than 2 % of the
+    frame and less than half of the roofline.
     """
 
     name: str
@@ -324,21 +323,21 @@ class KernelRow:
 
 
 def weight_bytes_of(manifest: Manifest, entry: str) -> list[int]:
-    """Return for each launch of an entry the bytes of the weights among its arguments."""
+    """Return, for each launch of an entry, the bytes of weights among its arguments."""
     spec = manifest.entry(entry)
     assert spec is not None  # the program has run it
     sizes = []
     for index in spec.launches:
         kernel = manifest.kernels[index]
         weights = {n for n in kernel.args if manifest.buffers[n].kind == "weight"}
-        # A kernel may read a part of a buffer only, which is what bytes_moved counts.
+        # A kernel may read only a part of a buffer, so bytes_moved is the limit.
         total = sum(manifest.buffers[n].size for n in sorted(weights))
         sizes.append(min(total, kernel.bytes_moved))
     return sizes
 
 
 def quietest(profiles: Sequence[Sequence[KernelTime]]) -> list[KernelTime]:
-    """Return the profile with the smallest sum, with the shortest times of all profiles."""
+    """Return the profile with the smallest sum, but with the shortest times of all profiles."""
     chosen = min(profiles, key=lambda profile: sum(time.median_ms for time in profile))
     shortest = [min(time.min_ms for time in times) for times in zip(*profiles, strict=True)]
     return [replace(time, min_ms=ms) for time, ms in zip(chosen, shortest, strict=True)]
@@ -347,9 +346,9 @@ def quietest(profiles: Sequence[Sequence[KernelTime]]) -> list[KernelTime]:
 def make_rows(
     times: Sequence[KernelTime], weights: Sequence[int], ceilings: Ceilings
 ) -> list[RooflineRow]:
-    """Judge each launch; slowest first.
+    """Compare each launch with the ceilings; slowest first.
 
-    `weights` are bytes of weights of each launch.
+    `weights` has the bytes of weights of each launch.
     """
     total_ms = sum(time.median_ms for time in times)
     all_weights = sum(weights)
@@ -365,13 +364,13 @@ def _row(
 ) -> RooflineRow:
     others = time.bytes_moved - weights
     level, below = ceilings.level_of(others), ceilings.level_of(all_weights)
-    # GB/s are bytes per ns and GFLOP/s operations per ns.
+    # GB/s is bytes per ns, and GFLOP/s is operations per ns.
     others_ns, weights_ns = others / level.gbytes_per_s, weights / below.gbytes_per_s
     compute_ns = time.flops / ceilings.gflops
     bound = "compute"
     if others_ns + weights_ns > compute_ns:
         bound = level.name if others_ns >= weights_ns else below.name
-    # Nothing takes less than the clock can tell.
+    # A clock of 1 ns resolution cannot measure less.
     taken_ns = max(time.median_ms * 1e6, 1.0)
     least_ns = max(compute_ns, others_ns + weights_ns)
     gflops = time.flops / taken_ns
@@ -395,7 +394,7 @@ def _row(
 
 
 def make_kernels(rows: Sequence[RooflineRow], ceilings: Ceilings) -> list[KernelRow]:
-    """Judge each kernel by the sums over its launches; slowest first."""
+    """Compare each kernel, by the sums over its launches, with the ceilings; slowest first."""
     launches: dict[str, list[RooflineRow]] = {}
     for row in rows:
         launches.setdefault(row.name, []).append(row)
@@ -428,5 +427,5 @@ def _kernel(rows: Sequence[RooflineRow], ceilings: Ceilings) -> KernelRow:
 
 
 def share_below(rows: Sequence[RooflineRow]) -> float:
-    """Return the share of the frame of launches below half of their roofline, large or not."""
+    """Return the share of the frame in launches that reach less than half of their roofline."""
     return sum(row.share for row in rows if row.of_roofline < FLAG_ROOFLINE)

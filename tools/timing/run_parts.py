@@ -1,13 +1,12 @@
-"""Runs of a program in parts: in phases that the host times, or launch by launch.
+"""Runs a program in parts, in phases that the host times or launch by launch, and writes traces.
 
-`phased_runs` leaves the device idle between phases (inputs written, kernels run, outputs read), so
-that each has its own time; `Program.run` waits once. A `Stepper` waits after each launch, so that
-tools which look for a wrong launch can read every buffer; it is slow on purpose.
+`phased_runs` waits until the device is idle after each phase (inputs written, kernels run, outputs
+read), so that each phase has its own time. `Program.run` waits only once. A `Stepper` waits after
+each launch, so that tools that look for a wrong launch can read every buffer.
 
-Each run of a Chrome trace (chrome://tracing, Perfetto) is a slice with its launches inside; a
-launch is named after its ONNX nodes. The host has a track of its own: inputs written, launches
-queued, the wait for them, outputs read. The clocks of host and device differ; a run's first launch
-is queued when its inputs are written.
+A Chrome trace (chrome://tracing, Perfetto) shows each run as a slice that contains its launches,
+named after their ONNX nodes. Another track shows the host's phases. Host and device use different
+clocks; they are aligned by the first launch of a run, which is queued when the inputs are written.
 """
 
 import os
@@ -36,15 +35,15 @@ from tools.lib.json_output import json_text
 MAX_EVENTS = 20_000
 _DEVICE = {"pid": 1, "tid": 1}
 _HOST = {"pid": 1, "tid": 2}
-_HASH = re.compile(r"_[0-9a-f]{12}$")  # what the compiler appends to the kind of a kernel
+_HASH = re.compile(r"_[0-9a-f]{12}$")  # the suffix that the compiler appends to a kernel's kind
 
 
 @dataclass(frozen=True, slots=True)
 class PhasedRun:
-    """One run; stamps are ns of the host's monotonic clock.
+    """The times of one run, in ns of the host's monotonic clock.
 
-    Stamps are in order: inputs checked, on the device, launches queued, device idle, outputs read.
-    `spans` of each launch are by the device's clock, empty without profiling.
+    The times in order: inputs checked, inputs on the device, launches queued, device idle, outputs
+    read. `spans` are the launches' times by the device's clock; empty without profiling.
     """
 
     begun_ns: int
@@ -63,13 +62,13 @@ def phased_runs(
     *,
     profiling: bool = False,
 ) -> list[PhasedRun]:
-    """Run an entry phase by phase; state advances as in `Program.run`.
+    """Run an entry phase by phase, `runs` times. States advance as in `Program.run`.
 
-    With profiling kernels are launched one by one and timed by the device's clock. The program
-    stays the caller's.
+    With `profiling`, kernels are launched one by one and timed by the device's clock. The caller
+    keeps ownership of the program.
 
     Raises:
-        InputError: as `Program.run`, or `runs` is not positive.
+        InputError: as for `Program.run`, or `runs` is not positive.
         RuntimeFault: the device failed.
     """
     if runs < 1:
@@ -112,23 +111,22 @@ def phased_runs(
 
 
 def traceable_runs(launches: int, wanted: int) -> int:
-    """Return how many runs a trace holds: as many as wanted, at most `MAX_EVENTS` launches."""
+    """Return the number of runs in a trace: `wanted`, or fewer due to the limit `MAX_EVENTS`."""
     return max(1, min(wanted, MAX_EVENTS // max(1, launches)))
 
 
 def trace_events(
     runs: Sequence[PhasedRun], device: str, manifest: Manifest, entry: str
 ) -> dict[str, Any]:
-    """Return the trace as the object of the Trace Event Format (complete events, times in us).
+    """Return the trace as an object of the Trace Event Format (complete events, times in us).
 
-    Runs follow each other on one device track and one of the host; time 0 is the earliest event.
-
-    Each run has the spans of all launches in launch order.
+    Runs follow each other on one device track and one host track. Time 0 is the earliest event.
+    Each run has the spans of all launches, in launch order.
     """
     spec = manifest.entry(entry)
     assert spec is not None  # it has run
     notes = [_note(manifest.kernels[index], manifest.buffers) for index in spec.launches]
-    # What is added to the host's clock to give the device's.
+    # The offset from the host's clock to the device's, for each run.
     offsets = [r.spans[0].queued_ns - r.written_ns if r.spans else 0 for r in runs]
     begun = (run.begun_ns + offset for run, offset in zip(runs, offsets, strict=True))
     origin = min((*begun, *(span.queued_ns for run in runs for span in run.spans)), default=0)
@@ -160,7 +158,7 @@ def trace_events(
 
 
 def _host_events(run: PhasedRun, number: int, offset_ns: int) -> list[dict[str, Any]]:
-    """Return the phases of a run as slices of the host's track."""
+    """Return the phases of a run as slices of the host track."""
     phases = {
         "write inputs": (run.begun_ns, run.written_ns),
         "queue launches": (run.written_ns, run.queued_ns),
@@ -186,7 +184,7 @@ def _slice(
 
 
 def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:
-    """Return name, kind and arguments of the events of one launch."""
+    """Return the name, the kind and the arguments of the trace events of one launch."""
     kind = _HASH.sub("", kernel.name)
     nodes = list(kernel.origin)
     return {
@@ -205,7 +203,7 @@ def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:
 
 
 def _describe(buffer: BufferSpec) -> str:
-    """Return what a kernel is given: "weight float32[64, 12, 3, 3] conv.weight"."""
+    """Return the text for a kernel's argument: "weight float32[64, 12, 3, 3] conv.weight"."""
     kind = "intermediate" if buffer.kind == "arena" else buffer.kind
     return f"{kind} {buffer.dtype}{list(buffer.shape)} {buffer.name}".rstrip()
 
@@ -218,7 +216,7 @@ def _rates(work: dict[str, Any], duration_ns: int) -> dict[str, float]:
 
 
 def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
-    """Write a trace as JSON; the file appears complete or not at all.
+    """Write a trace as JSON, atomically.
 
     Raises:
         RuntimeFault: the file cannot be written.
@@ -232,23 +230,23 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
 
 
 class Stepper:
-    """Runs a program launch by launch; its state advances as in `Program.run`.
+    """Runs a loaded program launch by launch. The caller keeps ownership of the program.
 
-    `program`: loaded; stays the caller's.
+    States advance as in `Program.run`.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     def states(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all state buffers by name."""
+        """Return copies of all states by name."""
         buffers = self._program.manifest.buffers
         return {spec.name: self._program.state(spec.name) for spec in buffers if self._is(spec)}
 
     def set_states(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Write state buffers.
+        """Write states.
 
-        `values`: by name, of the declared size in bytes; names that are none are passed over.
+        `values` maps names to arrays of the state's size in bytes. Other names are ignored.
 
         Raises:
             RuntimeFault: the device failed.
@@ -261,12 +259,12 @@ class Stepper:
             self._copy(self._program._memory.buffer(index), np.asarray(value, order="C"), spec.name)
 
     def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
-        """Run an entry and yield the number of each launch when it is done.
+        """Run an entry and yield the index of each launch once it has finished.
 
-        `inputs`: as for `Program.run`.
+        `inputs` are as for `Program.run`.
 
         Raises:
-            InputError: as `Program.run`.
+            InputError: as for `Program.run`.
             RuntimeFault: the device failed.
         """
         program = self._program

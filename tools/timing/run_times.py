@@ -1,10 +1,11 @@
-"""Times of runs: of one program alone, and of several in alternating blocks.
+"""Times runs: of one program, and of several programs in alternating blocks.
 
-`measure` has percentiles of the whole runs of an entry, and medians of their phases.
+`measure` returns percentiles over complete runs of an entry, and medians of their phases.
 
-On a shared machine the speed of everything drifts by tens of percent within minutes, and worker
-threads of some runtimes spin after a call and take cores from whoever runs next. So each of several
-programs runs a short block in turn, after a pause, and only figures of one round are divided.
+On a shared machine all speeds drift by tens of percent within minutes. Also, the worker threads of
+some runtimes spin after a call and take cores from the next program. Therefore several programs are
+compared in rounds: each runs a short block in turn, after a pause, and ratios are formed only
+within a round.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
-# Of a measurement by time: fewer runs have no percentiles.
+# Fewest runs of a measurement that is limited by time; fewer have no percentiles.
 LEAST_RUNS: Final = 10
 PERCENTILES: Final = (90, 95, 99)
-# Phases are medians, so a few runs tell them.
+# Number of runs for the phases, whose medians need only a few.
 PHASED_RUNS: Final = 50
-# Of a block: its calls, and the pause before them. It is longer than the workers of any peer spin;
-# the daemon pauses between two frames, too.
+# Calls per block, and the pause before a block. The pause is longer than the workers of any peer
+# spin; the daemon also pauses between frames.
 FRAMES: Final = 20
 PAUSE_S: Final = 0.4
 
@@ -43,13 +44,13 @@ def measure(
     seconds: float | None = None,
     warm_up: int = WARM_UP_RUNS,
 ) -> dict[str, Any]:
-    """Time runs of an entry back to back; return times in ms and its work by the manifest.
+    """Time runs of an entry, one right after the other; return times in ms and the entry's work.
 
-    Without `runs` there are as many as `seconds` last, but at least `LEAST_RUNS`. Runs to warm up
-    do not count.
+    Without `runs`, the runs take `seconds`, but there are at least `LEAST_RUNS`. `warm_up` runs
+    before them are not counted.
 
     Raises:
-        InputError, RuntimeFault: as `Program.run`.
+        InputError, RuntimeFault: as for `Program.run`.
     """
     for _ in range(warm_up):
         program.run(inputs, entry)
@@ -91,7 +92,7 @@ def _summary(times_ms: NDArray[np.float64]) -> dict[str, float]:
 def _phases(
     program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int
 ) -> dict[str, float]:
-    """Return medians of runs of their own, in which the device is idle between phases."""
+    """Return medians of the phases, from separate runs in which the device idles between them."""
     found = phased_runs(program, inputs, entry, runs)
     return {
         "write_ms": float(np.median([run.written_ns - run.begun_ns for run in found])) / 1e6,
@@ -103,7 +104,7 @@ def _phases(
 def _work(program: Program, entry: str, median_ns: float) -> dict[str, Any]:
     manifest = program.manifest
     spec = manifest.entry(entry)
-    assert spec is not None  # program.run would have refused it
+    assert spec is not None  # program.run has accepted it
     launches = [manifest.kernels[index] for index in spec.launches]
     return {
         "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
@@ -127,14 +128,14 @@ def resident_mib() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two programs over the same rounds; times in milliseconds.
+    """Two programs timed in the same rounds, in ms.
 
     Attributes:
-        ours_ms, theirs_ms: medians over the rounds of each side's block medians.
+        ours_ms, theirs_ms: median over the rounds of each side's block medians.
         ratio: median over the rounds of ours / theirs.
-        ratio_min, ratio_max: of the rounds that suit us and the peer best.
-        ratio_quiet: our quickest block / their quickest block, of any rounds: what is left of the
-            ratio when a neighbour disturbed many rounds.
+        ratio_min, ratio_max: smallest and largest ratio of a round.
+        ratio_quiet: our fastest block / their fastest block, even of different rounds. It remains
+            useful if other load disturbed many rounds.
         blocks: (ours, theirs) of each round, each the median of one block.
     """
 
@@ -150,7 +151,7 @@ class Comparison:
 def measure_block(
     run: Callable[[], object], frames: int = FRAMES, pause_s: float = PAUSE_S
 ) -> float:
-    """Return the median time of one call over a block, in ms, after a pause."""
+    """Return the median time of a call over one block, in ms, after a pause."""
     time.sleep(pause_s)
     times_ns = np.empty(frames, np.int64)
     for index in range(frames):
@@ -168,10 +169,9 @@ def measure_rounds(
 ) -> dict[str, NDArray[np.float64]]:
     """Run a block of each program in turn, `rounds` times, after one round to warm up.
 
-    The order rotates from round to round, so that nobody always follows the same other one.
-
-    Each block has `frames` calls after a pause. The result has the medians of each program's blocks
-    in ms, float64 (rounds,).
+    The order rotates from round to round, so that no program always follows the same one. Each
+    block has `frames` calls after a pause. Returns each program's block medians in ms, float64
+    (rounds,).
     """
     names = list(runs)
     medians = {name: np.empty(rounds) for name in names}
@@ -185,9 +185,9 @@ def measure_rounds(
 
 
 def compare(ours_ms: NDArray[np.float64], theirs_ms: NDArray[np.float64]) -> Comparison:
-    """Divide our blocks by the peer's, round by round.
+    """Compare our block medians with the peer's, round by round.
 
-    Both are medians of blocks of the same rounds, (rounds,).
+    Both arrays are from the same rounds, (rounds,).
     """
     ratios = ours_ms / theirs_ms
     return Comparison(
@@ -206,7 +206,7 @@ def max_relative_error(
 ) -> float:
     """Return the largest |difference| / max |theirs| over all outputs; inf if one is not finite.
 
-    The peer must have our names and numbers of elements, and may have more.
+    `theirs` must have all names in `ours`, with as many elements, and may have more.
     """
     worst = 0.0
     for name, values in ours.items():

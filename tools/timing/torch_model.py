@@ -1,7 +1,7 @@
-"""An ONNX model in torch, operator by operator, as a driving model's author would run it on a GPU.
+"""Runs an ONNX model in torch, operator by operator, as a model's author would on a GPU.
 
-Only the operators of the example models; torch itself reads no ONNX. The library's own functions do
-the work, so that times are its kernels' and not ours.
+It supports only the operators of the example models; torch itself cannot read ONNX. Each operator
+calls torch's own function, so the times are those of torch's kernels.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Values = Mapping[str, Any]
 
 
 class OperatorError(ToolError):
-    """A model has an operator that is not among those here."""
+    """A model has an unsupported operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node with its values: `given` inputs (None: left out), `known` ones that are constant."""
+    """A node with its inputs: tensors (`given`, None if left out) and constants (`known`)."""
 
     node: onnx.NodeProto
     given: Sequence[Any]
@@ -37,11 +37,11 @@ class _Call:
     attributes: Mapping[str, Any]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute."""
+        """Return an attribute of the node."""
         return self.attributes.get(name, default)
 
     def ints(self, number: int, name: str = "") -> list[int] | None:
-        """Return an input that holds integers, or the attribute of older versions."""
+        """Return the integers of a constant input, or of the attribute in older ONNX versions."""
         if number < len(self.known) and self.known[number] is not None:
             return [int(value) for value in np.ravel(self.known[number])]  # type: ignore[arg-type]
         found = self.get(name)
@@ -49,10 +49,10 @@ class _Call:
 
 
 class TorchModel:
-    """A model whose weights are on a device.
+    """An ONNX model with its weights on a torch device.
 
     Raises:
-        OperatorError: it has an operator that is not here.
+        OperatorError: it has an unsupported operator.
     """
 
     def __init__(self, path: Path, device: str) -> None:
@@ -72,7 +72,7 @@ class TorchModel:
         ]
 
     def __call__(self, inputs: Values) -> dict[str, Any]:
-        """Return the outputs by name; all tensors are on the model's device."""
+        """Run the model and return the outputs by name. All tensors are on the model's device."""
         values = {**self._held, **inputs}
         for node, attributes in zip(self._nodes, self._attributes, strict=True):
             if node.op_type == "Constant":
@@ -86,7 +86,7 @@ class TorchModel:
 
 
 def _padded(call: _Call, fill: float) -> tuple[Any, list[int]]:
-    """Return the input of a window, padded here where both ends differ, and what is left to pad."""
+    """Return a window's input and remaining padding; uneven padding is applied to the input."""
     x, pads = call.given[0], call.get("pads") or [0, 0, 0, 0]
     begin, end = pads[: len(pads) // 2], pads[len(pads) // 2 :]
     if begin == end:
