@@ -43,7 +43,7 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
         descriptor = os.open(temporary, _MAKE, RING_MODE)
     except OSError as error:
         raise FrameError(
-            f"{path}: expected to make a file beside it, got {error.strerror}; "
+            f"{path}: expected to create a file next to it, got {error.strerror}; "
             + (why_refused(path.parent) if error.errno in _DENIED else "check the directory")
         ) from error
     try:
@@ -142,13 +142,13 @@ def _publish_file(temporary: Path, path: Path) -> None:
         _lock(guard, path.with_name(_GUARD))
         if has_writer(path):
             raise FrameError(
-                f"{path}: expected no other writer, got a living one; stop it or choose "
+                f"{path}: expected no other writer, got a running one; stop it or choose "
                 "another name"
             )
         if not os.access(path, os.R_OK, effective_ids=True) and path.exists():
             # Its lock cannot be checked, so its writer may be alive.
             raise FrameError(
-                f"{path}: expected to replace what another writer left, got a ring that may not be "
+                f"{path}: expected to replace the ring of an ended writer, got one that may not be "
                 f"read; {why_refused(path)}"
             )
         try:
@@ -156,7 +156,7 @@ def _publish_file(temporary: Path, path: Path) -> None:
         except PermissionError as error:
             # In a sticky directory such as /dev/shm only the owner can replace a file.
             raise FrameError(
-                f"{path}: expected to replace what another user's writer left, got "
+                f"{path}: expected to replace the ring of another user's writer, got "
                 f"{error.strerror}; let that user or root remove it: {why_refused(path)}"
             ) from error
     finally:
@@ -208,7 +208,7 @@ def _lock(guard: int, path: Path) -> None:
                 continue
             raise FrameError(
                 f"{path}: expected its lock within {_GUARD_WAIT_S:.0f} s, got {error.strerror}; "
-                "find who holds it with lslocks"
+                "find the process that holds it with lslocks"
             ) from error
         return
 

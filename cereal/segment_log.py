@@ -236,7 +236,7 @@ class _Segment:
                 self._sinks.append(open_sink(directory / name))
         except OSError as error:
             raise LogError(
-                f"{directory}: expected to make it, got {error.strerror}; choose another route"
+                f"{directory}: expected to create it, got {error.strerror}; choose another route"
             ) from error
         except BaseException:
             self.discard()
@@ -278,7 +278,7 @@ def init_data_event(
 def _checked_route(root: Path, route: str) -> str:
     if not route or "/" in route or "\0" in route or route in {".", ".."}:
         raise LogError(
-            f"{root}: expected the name of a route, got {route!r}; it becomes part of a directory's"
+            f"{root}: expected the name of a route, got {route!r}; directories are named after it"
         )
     return route
 

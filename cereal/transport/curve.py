@@ -75,7 +75,7 @@ class CurveKeys:
         if server is None:
             raise TransportError(
                 f"bus keys: expected {self.directory / SERVER_NAME}, found none; copy "
-                f"{PUBLIC_NAME} of the machine there that is listened to"
+                f"{PUBLIC_NAME} of the publishing machine there"
             )
         socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
         socket.curve_serverkey = server
@@ -103,8 +103,8 @@ class _Listeners:
             self._said.add(key)
             place = self._keys.directory / PEERS_NAME
             logger.warning(
-                "bus keys: somebody with the key %s wants to listen, which is not in %s; copy it "
-                "there and start again, if that is right",
+                "bus keys: a client with the unknown key %s tried to subscribe; to admit it, copy "
+                "the key to %s and restart",
                 key.decode(),
                 place,
             )
@@ -147,12 +147,12 @@ def _own(path: Path) -> tuple[bytes, bytes]:
     public, secret = _load(path)
     if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise TransportError(
-            f"bus keys: expected {path} to be for its owner only, found that others have the mode "
-            f"{mode:04o}; chmod 600 it, or make another where others may have read it"
+            f"bus keys: expected that only its owner can access {path}, found access for others "
+            f"({mode:04o}); chmod 600 it, or make a new key if others may have read it"
         )
     if secret is None or zmq.curve_public(secret) != public:
         raise TransportError(
-            f"bus keys: expected a secret key and its public one in {path}, found others; remove "
+            f"bus keys: expected a matching secret and public key in {path}, found others; remove "
             f"it and {_MAKE}"
         )
     return public, secret
@@ -170,7 +170,7 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
         ) from error
     except (ValueError, KeyError, struct.error) as error:
         raise TransportError(
-            f"bus keys: expected a key as ZeroMQ writes it in {path}, found none; copy it again, "
+            f"bus keys: expected a key in ZeroMQ's format in {path}, found none; copy it again, "
             f"or remove it and {_MAKE}"
         ) from error
 

@@ -70,8 +70,8 @@ class ZmqTransport:
         outside = [text for text in texts if BusAddress.parse(text).leaves_machine]
         if outside and keys is None:
             logger.warning(
-                "zmq transport: whoever reaches %s can read what is sent and send in its place; "
-                "make keys with modeld keys DIRECTORY, and set bus_keys",
+                "zmq transport: anyone who can reach %s can read and forge messages; create keys "
+                "with modeld keys DIRECTORY, and set bus_keys",
                 " and ".join(outside),
             )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -420,7 +420,7 @@ def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> tuple[str, str]:
         return "", "publish at an address of this machine, such as tcp://127.0.0.1"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     holder = holder_of_port(int(port), host)
-    by, what = (f" by {holder}", "it") if holder else ("", "what has the port")
+    by, what = (f" by {holder}", "it") if holder else ("", "the process that has the port")
     return by, f"stop {what}, or publish at other ports, such as tcp://127.0.0.1:+1000"
 
 

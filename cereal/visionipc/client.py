@@ -59,8 +59,8 @@ def _map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
     """
     if not answer.data and not answer.descriptors:
         raise FrameError(
-            f"{where}: expected the stream {stream}, got none; see why the camera process "
-            "does not have it"
+            f"{where}: expected the stream {stream}, got none; check why the camera process "
+            "does not offer it"
         )
     described = parse_descriptions(answer.data, len(answer.descriptors), stream, where)
     frames, frame_ids = [], []
@@ -88,7 +88,7 @@ def _map(descriptor: int, one: Description, where: Path) -> mmap.mmap:
             # Out of memory, out of descriptors (mmap duplicates it), or the file cannot be mapped.
             reason = str(error)
     raise FrameError(
-        f"{where}: expected to map {length} bytes of buffer {one.idx}, got {reason}; mend the "
+        f"{where}: expected to map {length} bytes of buffer {one.idx}, got {reason}; fix the "
         "camera process, or free memory or descriptors"
     )
 

@@ -119,7 +119,7 @@ def parse_descriptions(data: bytes, count: int, stream: str, where: Path) -> lis
         if not (sound and alike and (one.idx, one.stream) == (index, STREAM_NUMBERS[stream])):
             raise FrameError(
                 f"{where}: expected buffer {index} of {count} of the stream {stream}, like the "
-                f"others, got {one}, which cannot be; mend the camera process"
+                f"others, got {one}, which is impossible; fix the camera process"
             )
     return found
 
@@ -129,7 +129,7 @@ def parse_streams(data: bytes, where: Path) -> set[str]:
     if len(data) % REQUEST.size or len(data) > MAX_STREAMS * REQUEST.size:
         raise FrameError(
             f"{where}: expected a list of at most {MAX_STREAMS} streams of {REQUEST.size} bytes, "
-            f"got {len(data)} bytes; mend the camera process"
+            f"got {len(data)} bytes; fix the camera process"
         )
     numbers = {number for (number,) in REQUEST.iter_unpack(data)}
     return {name for name in STREAMS if STREAM_NUMBERS[name] in numbers}
@@ -278,7 +278,7 @@ class Conversation:
         if not poll.poll(max(deadline - time.monotonic(), 0) * 1e3):
             raise FrameError(
                 f"{self.path}: expected an answer within {_ANSWER_S * 1e3:.0f} ms, got none yet; "
-                "see what keeps the camera process"
+                "check why the camera process does not respond"
             )
         connection, _, identity = self._open
         try:
@@ -299,7 +299,7 @@ class Conversation:
             raise FrameError(
                 f"{self.path}: expected at most {_MAX_BYTES} bytes and {MAX_BUFFERS} descriptors, "
                 f"all of which this process may open, got {found}; raise the limit of open files, "
-                "or mend the camera process"
+                "or fix the camera process"
             )
         return Answer(data, descriptors, identity)
 
@@ -309,7 +309,7 @@ class Conversation:
             self._open = None
 
     def _refused(self, error: OSError) -> FrameError:
-        advice = "see what keeps the camera process"
+        advice = "check why the camera process does not respond"
         if error.errno in _DENIED:
             advice = why_refused(self.path)
         elif error.errno in (errno.EMFILE, errno.ENFILE):
@@ -317,7 +317,7 @@ class Conversation:
         elif error.errno == errno.EPROTOTYPE:
             advice = "remove it, and start the camera process again"
         return FrameError(
-            f"{self.path}: expected to ask a camera process, got {error.strerror}; {advice}"
+            f"{self.path}: expected to contact a camera process, got {error.strerror}; {advice}"
         )
 
 

@@ -294,7 +294,7 @@ def _bind(path: Path) -> socket.socket:
     """Listen at a path, replacing the socket of a dead server."""
     if _lives(path):
         raise FrameError(
-            f"{path}: expected no other camera process, got a living one; stop it or choose "
+            f"{path}: expected no other camera process, got a running one; stop it or choose "
             "another name"
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -138,8 +138,8 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
         ) from None
     except FileChangedError:
         raise ArtifactError(
-            f"{where}: the file became shorter while it was read; copy it beside its place and "
-            "rename it"
+            f"{where}: the file became shorter while it was read; copy it to a temporary name "
+            "first, then rename it"
         ) from None
     except OSError as error:
         raise ArtifactError(f"{where}: cannot read: {error.strerror or error}") from error

@@ -113,7 +113,7 @@ def _examine_pocl(handle: cl.Device) -> Finding:
     wanted = _OF_LEVEL.get(level, "sse")
     poorer = not found.problem and not forced and _SIMD.index(found.simd) < _SIMD.index(wanted)
     if (poorer or _REFUSED in found.problem) and pocl.rename(handle, level):
-        logger.info("PoCL calls this CPU %r; its compiler is told %r", name, level)
+        logger.info("PoCL calls this CPU %r; compiling for %r instead", name, level)
         name = level
     return _pocl_probe(handle, name, runs=True)
 

@@ -125,9 +125,9 @@ def _device_nodes(section: Section, root: Path) -> None:
             f"add the user to its group: sudo usermod -aG {owner} USER, then log in again",
         )
     if nodes and not closed:
-        section.good(f"device nodes may be used: {', '.join(section.facts['nodes'])}")
+        section.good(f"accessible device nodes: {', '.join(section.facts['nodes'])}")
     if not nodes:
-        section.good("no device node of a GPU is here")
+        section.good("no GPU device node found")
 
 
 def _shared_memory(section: Section, place: Path = SHM) -> None:
@@ -142,11 +142,11 @@ def _shared_memory(section: Section, place: Path = SHM) -> None:
     section.facts["shm_free_bytes"] = free
     if free < LEAST_SHM_BYTES:
         section.look(
-            f"{place} has {size_text(free)} left",
+            f"{place} has {size_text(free)} free",
             f"give it at least {size_text(LEAST_SHM_BYTES)}: mount -o remount,size=512M {place}",
         )
     else:
-        section.good(f"{place} has {size_text(free)} left")
+        section.good(f"{place} has {size_text(free)} free")
 
 
 def _realtime(section: Section) -> None:
@@ -164,10 +164,10 @@ def _realtime(section: Section) -> None:
     able = [name for name, can in may.items() if can]
     unable = [name for name, can in may.items() if not can]
     if able:
-        section.good(f"may have {', '.join(able)}")
+        section.good(f"allowed: {', '.join(able)}")
     if unable:
         section.look(
-            f"may not have {', '.join(unable)}",
+            f"not allowed: {', '.join(unable)}",
             "needed only for the settings of [realtime]: run the unit of modeld install-unit, or "
             "set rtprio and memlock in /etc/security/limits.d",
         )
@@ -198,7 +198,7 @@ def clocks(root: Path = Path("/")) -> Section:
             "/sys/devices/system/cpu/cpufreq",
         )
     if not sensors.gpu and not sensors.other and not sensors.celsius:
-        section.good("the system shows no clocks and no temperatures")
+        section.good("the system reports no clocks or temperatures")
     return section
 
 
@@ -209,8 +209,8 @@ def judge_heat(section: Section, sensors: Sensors) -> None:
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])
     if hottest >= HOT_CELSIUS:
         section.look(
-            f"{name} has {hottest:.0f} °C",
-            "clocks are lowered when hot: let it cool, see to its air",
+            f"{name} is at {hottest:.0f} °C",
+            "heat lowers clocks: let it cool down, and check its ventilation",
         )
     else:
         section.good(f"hottest of {len(sensors.celsius)} sensors: {name}, {hottest:.0f} °C")

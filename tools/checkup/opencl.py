@@ -68,34 +68,34 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     section.facts["taken"] = info.index
     section.facts["row"] = row.key()
     section.good(
-        f"taken: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
+        f"selected: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
         f"{size_text(info.global_mem_bytes)}; {_why_taken(device, info.kind)}"
     )
-    section.good(f"compiled for row {row.target}: {_why_row(row.target, info.kind, info.simd)}")
+    section.good(f"compiled for target {row.target}: {_why_row(row.target, info.kind, info.simd)}")
     _unused_gpus(section, [one.kind for one in found], root)
     return section
 
 
 def _why_taken(device: str | None, kind: str) -> str:
     if device is not None:
-        return "--device asks for it"
-    return "a GPU goes before a CPU" if kind == "gpu" else "no GPU has a driver here"
+        return "chosen by --device"
+    return "GPUs are preferred over CPUs" if kind == "gpu" else "no GPU has an OpenCL driver"
 
 
 def _why_row(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
-        return "its name has Adreno, and it reads images"
+        return "its name contains Adreno, and it supports images"
     if target == "freedreno":
         return "its name is FD and three digits, as Mesa calls an Adreno"
     if kind == "gpu":
-        return "a GPU of no row of its own; its limits are those that it reports"
+        return "a GPU without a target of its own; its own limits apply"
     return f"its compiler generates code for {simd}"
 
 
 def _hidden_drivers(section: Section, vendors: Path) -> None:
     for driver, library in undeclared(vendors):
         section.look(
-            f"{driver.name}'s driver ({library}) is here, and no file of {VENDORS} names it",
+            f"{driver.name}'s driver ({library}) is installed, but no file in {VENDORS} names it",
             f"echo {library} | sudo tee {VENDORS}/{driver.name.lower()}.icd",
         )
 
@@ -109,7 +109,7 @@ def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
         if nodes:
             name = f"/{nodes[0].relative_to(root)}"
             section.look(
-                f"{name} is a GPU's, and no OpenCL driver has it",
+                f"{name} belongs to a GPU that no OpenCL driver provides",
                 f"install the OpenCL driver of {driver.name}, see docs/drivers.md",
             )
 
@@ -240,7 +240,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
     if share_below(rows) > MOST_BELOW_HALF and not is_example:
         section.look(
             f"{text}; {share_below(rows):.0%} of the time is below half of the ceilings",
-            "search the loops on this device: modeld compile --tune 120",
+            "tune the kernels on this device: modeld compile --tune 120",
         )
     else:
         section.good(text)
@@ -248,7 +248,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
         if clock.share < SLOW_CLOCK:
             section.look(
                 f"GPU {clock.name} under load: {clock.now:.0f} of {clock.most:.0f} MHz",
-                "it is held back: see its governor and its temperature",
+                "it is throttled: check its governor and its temperature",
             )
     judge_heat(section, under_load)
     return section
@@ -271,7 +271,7 @@ def _judge_frame(section: Section, median_ms: float, p99_ms: float, counts: bool
 
 
 def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
-    head = ("kernel", "runs", "ms", "expected ms", "of it", "bound", "from")
+    head = ("kernel", "launches", "ms", "expected ms", "reached", "bound", "origin")
     rows: list[tuple[object, ...]] = [head]
     for kernel in sorted(found, key=lambda k: -k.ms)[:SHOWN]:
         least = kernel.ms * kernel.of_roofline

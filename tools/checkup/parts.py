@@ -71,7 +71,7 @@ def run_apart(
         section = Section(name, seconds=seconds)
         if code is None:
             section.bad(
-                f"cut after {limit_s:g} s: it did not come to its end",
+                f"timed out after {limit_s:g} s",
                 "a driver or device may hang; try again with --limit, and see dmesg",
             )
         elif code == 0 and result.is_file():
@@ -98,7 +98,7 @@ def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
 
 def _failure(code: int, log: Path) -> str:
     text = log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip()
-    last = text.splitlines()[-1] if text else "it said nothing"
+    last = text.splitlines()[-1] if text else "no output"
     if code < 0:
         with suppress(ValueError):
             return f"ended by {signal.Signals(-code).name}: {last}"

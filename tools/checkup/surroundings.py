@@ -49,14 +49,14 @@ def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
         for problem in problems:
             section.bad(f"{name}: {problem}", "see modeld status, and docs/faults.md")
         if not problems:
-            section.good(f"{name}: {health['phase']}, without a fault")
+            section.good(f"{name}: {health['phase']}, no problems")
     if not heard and running:
         section.look(
-            f"a daemon runs, and is not heard on {section.facts['bus']}",
-            "give its address with --bus, as its configuration has it",
+            f"a daemon is running, but no messages arrive on {section.facts['bus']}",
+            "pass the bus address of its configuration with --bus",
         )
     elif not heard:
-        section.good("no daemon runs")
+        section.good("no daemon is running")
     return section
 
 
