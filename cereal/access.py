@@ -72,9 +72,9 @@ def set_mode(descriptor: int, mode: int) -> None:
 _PROC: Final = Path("/proc")
 _LISTENS: Final = "0A"
 # Limits on sockets, locks, and open files of all processes. Each takes about 0.1 s to read.
-_MOST_ROWS: Final = 50_000
-_MOST_FILES: Final = 50_000
-_MOST_COMMAND: Final = 60
+_MAX_ROWS: Final = 50_000
+_MAX_FILES: Final = 50_000
+_MAX_COMMAND: Final = 60
 
 _Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -117,7 +117,7 @@ def holder_of_lock(descriptor: int) -> str | None:
 
 def _rows(path: Path) -> Iterator[list[str]]:
     with path.open(encoding="utf-8") as lines:
-        for line in islice(lines, _MOST_ROWS):
+        for line in islice(lines, _MAX_ROWS):
             yield line.split()
 
 
@@ -145,7 +145,7 @@ def _is_at(held: _Ip, wanted: _Ip | None) -> bool:
 
 def _process_with(link: str) -> str | None:
     """Return the first process with an open file whose link in /proc/PID/fd reads `link`."""
-    left = _MOST_FILES
+    left = _MAX_FILES
     for number in filter(str.isdecimal, _names(str(_PROC))):
         files = f"{_PROC}/{number}/fd"
         for file in islice(_names(files), left):
@@ -171,10 +171,10 @@ def name_of_process(number: int) -> str | None:
         return None
     words = b""
     with suppress(OSError), (place / "cmdline").open("rb") as file:
-        words = file.read(4 * _MOST_COMMAND)
+        words = file.read(4 * _MAX_COMMAND)
     command = words.replace(b"\0", b" ").decode(errors="replace").strip()
     # A command line may hold any character, but a message has one line.
     command = "".join(one if one.isprintable() else "?" for one in command)
-    if len(command) > _MOST_COMMAND:
-        command = f"{command[: _MOST_COMMAND - 3]}..."
+    if len(command) > _MAX_COMMAND:
+        command = f"{command[: _MAX_COMMAND - 3]}..."
     return f"process {number} ({command})" if command else f"process {number}"

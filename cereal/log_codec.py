@@ -31,7 +31,7 @@ _HAS_DICTIONARY: Final = 0x03
 _HAS_SIZE: Final = 0x80
 _LARGEST_SIZE: Final = 0xFFFF_FFFF
 # The library's header ends after the window: it has neither a dictionary ID nor a content size.
-_BEHIND_HEADER: Final = operator.itemgetter(slice(_HEADER.size - 4, None))
+_AFTER_HEADER: Final = operator.itemgetter(slice(_HEADER.size - 4, None))
 
 
 def codec_of(start: bytes) -> Codec:
@@ -103,4 +103,4 @@ class ZstdFrame:
         output = map(call, (argument,))
         # The file's position shows whether an interrupted step has written the library's header.
         self._has_begun = self._has_begun or self._file.tell() > _HEADER.size
-        self._file.writelines(output if self._has_begun else map(_BEHIND_HEADER, output))
+        self._file.writelines(output if self._has_begun else map(_AFTER_HEADER, output))

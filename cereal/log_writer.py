@@ -203,7 +203,7 @@ class GrowingLogWriter(_Writer):
         is full, which closes the log and keeps everything flushed.
         """
         with self._lock:
-            self._tell_error()
+            self._raise_failure()
             self._check(data, is_open=self._file is not None)
             assert self._file is not None
             try:
@@ -216,7 +216,7 @@ class GrowingLogWriter(_Writer):
                     self._flush(self._file)
             except OSError as error:
                 self._fail(error)
-            self._tell_error()
+            self._raise_failure()
 
     def flush(self) -> None:
         """Make every Event so far readable from the file.
@@ -225,7 +225,7 @@ class GrowingLogWriter(_Writer):
         """
         with self._lock:
             self._flush_if_open()
-            self._tell_error()
+            self._raise_failure()
 
     def close(self) -> None:
         """Finish the file; a second call does nothing."""
@@ -241,7 +241,7 @@ class GrowingLogWriter(_Writer):
                     self._fail(error)
         if self._timer.is_alive():
             self._timer.join()
-        self._tell_error()
+        self._raise_failure()
 
     def discard(self) -> None:
         """Finish the file: a growing log keeps its content."""
@@ -280,7 +280,7 @@ class GrowingLogWriter(_Writer):
         self._failure = self._error("to write the log", error, advice)
         self._failure.__cause__ = error
 
-    def _tell_error(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

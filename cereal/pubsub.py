@@ -144,9 +144,9 @@ class PubMaster:
             )
         return publisher
 
-    def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
         deadline_ns = self._clock.now_ns() + round(timeout_s * _NS_PER_S)
-        while not is_so():
+        while not is_met():
             now_ns = self._clock.now_ns()
             if now_ns >= deadline_ns:
                 return False

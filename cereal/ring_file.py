@@ -38,7 +38,7 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
     unfinished one. Raises FrameError if another writer is alive, memory is short, or permission is
     missing.
     """
-    temporary = _beside(path)
+    temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, _MAKE, RING_MODE)
     except OSError as error:
@@ -184,7 +184,7 @@ def _open_guard(path: Path) -> int:
 
 def _make_guard(path: Path) -> None:
     """Create the lock file with its final mode, so that no process sees it with another."""
-    temporary = _beside(path)
+    temporary = _temporary_path(path)
     descriptor = os.open(temporary, _MAKE, GUARD_MODE)
     try:
         set_mode(descriptor, GUARD_MODE)
@@ -213,5 +213,5 @@ def _lock(guard: int, path: Path) -> None:
         return
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")

@@ -109,7 +109,7 @@ def thread_of(uid: int) -> int:
 _RESET_TRIES = 4
 
 
-def _send_away(words: Words) -> None:
+def _clear_slots(words: Words) -> None:
     """Clear all slots. The readers find their uid gone and register again."""
     words[NUM_READERS] = 0
     for slot in range(MAX_READERS):
@@ -139,7 +139,7 @@ class RingReader:
         count = words[NUM_READERS]
         if count >= MAX_READERS:
             # Some of the registered readers may have ended long ago.
-            _send_away(words)
+            _clear_slots(words)
             count = 0
         # Python has no compare-and-swap. Readers that register simultaneously may take the same
         # slot, or one beyond those that the writer checks. They notice that at their next access.
@@ -257,7 +257,7 @@ class RingWriter:
         """Become the writer. The previous writer notices, and all readers register again."""
         words = self.memory.words
         words[WRITE_UID] = self.uid
-        _send_away(words)
+        _clear_slots(words)
 
     def is_owner(self) -> bool:
         """Return whether no other writer has claimed the ring since `claim`."""

@@ -31,8 +31,8 @@ PEERS_NAME: Final = "peers"
 # The ZAP domain. Without one, ZeroMQ admits everybody if no authenticator runs.
 _DOMAIN: Final = "modeld"
 _KEY_BYTES: Final = 32
-_MOST_BYTES: Final = 1 << 16
-_MOST_SAID: Final = 16
+_MAX_BYTES: Final = 1 << 16
+_MAX_LOGGED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +83,24 @@ class CurveKeys:
     def guard(self, context: "zmq.Context[zmq.Socket[bytes]]") -> ThreadAuthenticator:
         """Start checking clients of a context's sockets; stop the result before the context."""
         guard = ThreadAuthenticator(context)
-        guard.configure_curve_callback(_DOMAIN, _Listeners(self))
+        guard.configure_curve_callback(_DOMAIN, _SubscriberCheck(self))
         guard.start()
         return guard
 
 
-class _Listeners:
+class _SubscriberCheck:
     """Decides which clients may subscribe. Runs on the authenticator's thread."""
 
     def __init__(self, keys: CurveKeys) -> None:
         self._keys = keys
-        self._said: set[bytes] = set()
+        self._logged: set[bytes] = set()
 
     def callback(self, _domain: str, key: bytes) -> bool:
         """Return whether the holder of `key` may subscribe."""
         if key in self._keys.peers:
             return True
-        if key not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(key)
+        if key not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(key)
             place = self._keys.directory / PEERS_NAME
             logger.warning(
                 "bus keys: a client with the unknown key %s tried to subscribe; to admit it, copy "
@@ -178,7 +178,7 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
 def _parsed(path: Path) -> tuple[bytes, bytes | None]:
     """Return the keys in a file, as `_load` does, but with the libraries' own exceptions."""
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
         raise ValueError
     public, secret = load_certificate(path)
     found = [public] if secret is None else [public, secret]

@@ -61,7 +61,7 @@ class MsgqTransport:
         self._gates = gates
         self._waiter = wake.Waiter(by_signal=by_signal)
         self._open: list[MsgqPublisher | MsgqSubscriber] = []
-        self._said: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
 
     def publisher(self, service: str) -> "MsgqPublisher":
         """Become the writer of the ring of `service`.
@@ -96,7 +96,7 @@ class MsgqTransport:
         # Only a waiting thread is woken, so polling once a frame causes no signals.
         thread = self._waiter.thread()
         for end in ends:
-            end.be_woken(thread)
+            end.set_woken_thread(thread)
         return self._waiter.wait(
             lambda: [end for end in ends if end.has_message()], self._keep_places, deadline_s
         )
@@ -121,9 +121,9 @@ class MsgqTransport:
         """Log the reasons that `refused` returns, each once until it changes."""
         found = self.refused()
         for service, reason in found.items():
-            if self._said.get(service) != reason:
+            if self._logged.get(service) != reason:
                 logger.warning("%s", reason)
-        self._said = found
+        self._logged = found
 
     def close(self) -> None:
         """Release all slots. The ring files stay."""
@@ -319,7 +319,7 @@ class MsgqSubscriber:
         if data is not None or timeout_ms <= 0:
             return data
         deadline_s = time.monotonic() + timeout_ms * 1e-3
-        self.be_woken(self._waiter.thread())
+        self.set_woken_thread(self._waiter.thread())
         return self._waiter.wait(self._reader.receive, self._keep_places, deadline_s)
 
     def has_message(self) -> bool:
@@ -328,7 +328,7 @@ class MsgqSubscriber:
             self._reopen()
         return self._reader.is_waiting()
 
-    def be_woken(self, thread: int) -> None:
+    def set_woken_thread(self, thread: int) -> None:
         """Set the thread for writers to wake."""
         if thread != self._thread:
             self._thread = thread

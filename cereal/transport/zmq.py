@@ -76,7 +76,7 @@ class ZmqTransport:
             )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
-        self._said: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
@@ -168,11 +168,11 @@ class ZmqTransport:
         """Log the reasons that `refused` returns, once per change. Not for every frame."""
         found = self.refused()
         for service, reason in found.items():
-            if self._said.get(service) != reason:
+            if self._logged.get(service) != reason:
                 logger.warning("%s", reason)
-        for service in self._said.keys() - found.keys():
+        for service in self._logged.keys() - found.keys():
             logger.info("%s: its socket is no longer refused", service)
-        self._said = found
+        self._logged = found
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
         """Wait until one of `subscribers` has a message; return those that have one.

@@ -133,7 +133,7 @@ class VisionIpcReader:
         self._stream = stream
         self._packets = packets
         self._fence = Fence()
-        self._asked_in_vain_s = -_ASK_AGAIN_S
+        self._failed_request_s = -_ASK_AGAIN_S
         self._is_open = True
         self.lapped = 0
         try:
@@ -238,12 +238,12 @@ class VisionIpcReader:
         Errors are ignored here; `VisionIpcCameras.unusable_streams` reports them.
         """
         now_s = time.monotonic()
-        if now_s - self._asked_in_vain_s < _ASK_AGAIN_S:
+        if now_s - self._failed_request_s < _ASK_AGAIN_S:
             return
         with suppress(FrameError):
             self._buffers = self._ask()
         if not is_right():
-            self._asked_in_vain_s = now_s
+            self._failed_request_s = now_s
 
     def _ask(self) -> Buffers:
         path = self._conversation.path
@@ -308,7 +308,7 @@ class VisionIpcCameras:
                 reasons[stream] = refused[packets]
             try:
                 if stream in offered:
-                    self._try(stream)
+                    self._check_buffers(stream)
             except FrameError as error:
                 reasons[stream] = str(error)
         return reasons
@@ -353,7 +353,7 @@ class VisionIpcCameras:
                     return parse_streams(answer.data, self._path)
         return set()
 
-    def _try(self, stream: str) -> None:
+    def _check_buffers(self, stream: str) -> None:
         answer = self._conversation.ask(STREAM_NUMBERS[stream])
         if answer is not None:
             with answer:

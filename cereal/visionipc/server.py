@@ -292,7 +292,7 @@ class Listener:
 
 def _bind(path: Path) -> socket.socket:
     """Listen at a path, replacing the socket of a dead server."""
-    if _lives(path):
+    if _is_running(path):
         raise FrameError(
             f"{path}: expected no other camera process, got a running one; stop it or choose "
             "another name"
@@ -313,7 +313,7 @@ def _bind(path: Path) -> socket.socket:
     return listener
 
 
-def _lives(path: Path) -> bool:
+def _is_running(path: Path) -> bool:
     """Return whether a server is running at a path, even if it is slow to answer."""
     conversation = Conversation(path)
     try:

@@ -216,7 +216,7 @@ def _history(top: Fields, key: str) -> HistoryRule | None:
         fields.number("step", 1, 100),
         fields.get("current", bool),
         fields.get("newest", bool),
-        _seconds(fields, "scale", 1.0),
+        _bounded(fields, "scale", 1.0),
     )
 
 
@@ -225,17 +225,17 @@ def _action(fields: Fields) -> ActionRule:
         lateral=fields.choice("lateral", LATERAL_RULES),
         longitudinal=fields.choice("longitudinal", LONGITUDINAL_RULES),
         lateral_delay=fields.choice("lateral_delay", LATERAL_DELAYS),
-        lateral_delay_extra_s=_seconds(fields, "lateral_delay_extra_s"),
-        frame_delay_s=_seconds(fields, "frame_delay_s"),
-        lat_smooth_s=_seconds(fields, "lat_smooth_s"),
-        long_smooth_s=_seconds(fields, "long_smooth_s"),
-        hold_below_mps=_seconds(fields, "hold_below_mps"),
+        lateral_delay_extra_s=_bounded(fields, "lateral_delay_extra_s"),
+        frame_delay_s=_bounded(fields, "frame_delay_s"),
+        lat_smooth_s=_bounded(fields, "lat_smooth_s"),
+        long_smooth_s=_bounded(fields, "long_smooth_s"),
+        hold_below_mps=_bounded(fields, "hold_below_mps"),
         stop=fields.choice("stop", STOP_RULES),
         clip_speed=fields.get("clip_speed", bool),
     )
 
 
-def _seconds(fields: Fields, key: str, high: float = 10.0) -> float:
+def _bounded(fields: Fields, key: str, high: float = 10.0) -> float:
     """Return the float field `key`, which must be in [0, high]; NaN is refused."""
     value: float = fields.get(key, float)
     if not 0.0 <= value <= high:

@@ -16,7 +16,7 @@ from runtime.opencl.binding import cl
 from runtime.opencl.pocl import MISSING, POCL, WHEEL_VERSION, ensure_linker
 from runtime.opencl.probe import UNKNOWN, examine
 from runtime.opencl.recording import Support, support_of
-from runtime.opencl.workers import Candidates, Workers, starting
+from runtime.opencl.workers import Candidates, Workers, call_tracking_threads
 
 # The PoCL wheel on PyPI exists for this processor only. Elsewhere PoCL comes from the distribution.
 _WITH_WHEEL: Final = "x86_64"
@@ -179,7 +179,7 @@ def _matches(info: DeviceInfo, name: str) -> bool:
 def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
     """Return all platforms, and the threads that their drivers started during the call."""
     try:
-        platforms, threads = starting(cl.get_platforms)
+        platforms, threads = call_tracking_threads(cl.get_platforms)
         return tuple(platforms), threads
     except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: no driver is installed
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
@@ -193,7 +193,7 @@ def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
 def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int, ...]]:
     """Return the devices of a platform, and the threads that its driver started for them."""
     try:
-        devices, threads = starting(platform.get_devices)
+        devices, threads = call_tracking_threads(platform.get_devices)
     except cl.Error:  # a platform without devices is not an error
         return (), ()
     return tuple(devices), threads

@@ -152,7 +152,7 @@ def rename(handle: cl.Device, name: str) -> bool:
     # If the record does not look as expected, the offset may be wrong, so nothing is written.
     if name_in_force(handle) is None:
         return False
-    kept = _forever(name)
+    kept = _permanent_copy(name)
     address = handle.int_ptr + _TRIPLE_AT[handle.driver_version.strip()]
     try:
         with _Memory(os.O_RDWR) as memory:
@@ -164,7 +164,7 @@ def rename(handle: cl.Device, name: str) -> bool:
     return name_in_force(handle) == name
 
 
-def _forever(name: str) -> int:
+def _permanent_copy(name: str) -> int:
     """Return the address of a copy that nobody frees, except PoCL together with its record."""
     # strdup is the C library's, so PoCL can free this copy.
     copy = ctypes.CDLL(None).strdup

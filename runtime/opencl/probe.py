@@ -91,7 +91,7 @@ def examine(handle: cl.Device, index: str) -> Finding:
     simd = _remembered(key)
     if simd is not None:
         return Finding("", simd)
-    found = _try_apart(index)
+    found = _try_in_subprocess(index)
     if not found.problem:
         _remember(key, found.simd)
     return found
@@ -123,7 +123,7 @@ def _pocl_probe(handle: cl.Device, name: str | None, *, runs: bool) -> Finding:
     simd = _remembered(key)
     if simd is not None:
         return Finding("", simd, name or "")
-    found = try_here(handle, runs=runs)
+    found = try_in_process(handle, runs=runs)
     if _REFUSED in found.problem:
         version = handle.driver_version.strip()
         advice = "install another OpenCL driver (Debian: pocl-opencl-icd)"
@@ -133,7 +133,7 @@ def _pocl_probe(handle: cl.Device, name: str | None, *, runs: bool) -> Finding:
     return Finding(found.problem, found.simd, name or "")
 
 
-def try_here(handle: cl.Device, *, runs: bool = True) -> Finding:
+def try_in_process(handle: cl.Device, *, runs: bool = True) -> Finding:
     """Build the kernel in this process, and run it if `runs` is set. This may kill the process."""
     try:
         context = cl.Context([handle])
@@ -163,7 +163,7 @@ def _run(context: cl.Context, kernel: cl.Kernel) -> None:
         raise ValueError(f"expected {expected}, found {values.tolist()}")
 
 
-def _try_apart(index: str) -> Finding:
+def _try_in_subprocess(index: str) -> Finding:
     """Probe a device in a separate process."""
     try:
         result = subprocess.run(  # noqa: S603 - this interpreter, a module of ours
@@ -209,7 +209,7 @@ def main(index: str) -> None:
     """Probe a device in this process and print the finding as one line of JSON."""
     platform, device = map(int, index.split(":"))
     handle = cl.get_platforms()[platform].get_devices()[device]
-    found = _examine_pocl(handle) if _is_pocl(handle) else try_here(handle)
+    found = _examine_pocl(handle) if _is_pocl(handle) else try_in_process(handle)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")
 
 

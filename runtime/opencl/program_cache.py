@@ -209,7 +209,7 @@ class SharedCache(ProgramCache):
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._files = EntryStore(cache_dir() / "kernels", "kernel")
-        self._unkept: dict[str, str] = {}  # key -> PoCL's name of a program that is not yet kept
+        self._to_keep: dict[str, str] = {}  # key -> PoCL's name of a program that is not yet kept
         atexit.register(self.launched)
 
     def save(self) -> None:
@@ -219,7 +219,7 @@ class SharedCache(ProgramCache):
         """Store PoCL's files of the programs built so far, now that they include first launches."""
         while True:
             try:  # other threads may add and remove items
-                key, name = self._unkept.popitem()
+                key, name = self._to_keep.popitem()
             except KeyError:
                 return
             try:
@@ -240,7 +240,7 @@ class SharedCache(ProgramCache):
         with pocl_directory.new_programs() as added:
             program = super()._compile(spec)
         if len(added) == 1:
-            self._unkept[key] = added[0]
+            self._to_keep[key] = added[0]
         return program
 
 

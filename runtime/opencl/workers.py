@@ -3,8 +3,8 @@
 A CPU driver has one thread per CPU. When these wake together after a pause, Linux often puts two of
 them on the same CPU, where they take turns for a whole frame although another CPU is idle. Pinned
 threads cannot collide with each other, but neither can they make way for a process that takes their
-CPU. Therefore the time that they wait for a CPU is measured, and if it is long they are unpinned
-("apart" means pinned). ADR 0003 has the measurements.
+CPU. Therefore the time that they wait for a CPU is measured, and if it is long they are unpinned.
+ADR 0003 has the measurements.
 
 `runtime.opencl.device` creates the objects, and `runtime.run.program` calls `ran` after each run.
 """
@@ -21,12 +21,12 @@ Result = TypeVar("Result")
 
 _TASKS: Final = Path("/proc/self/task")
 # Shorter runs are judged together: measuring takes 2 us per thread, and a wait of 20 us is noise.
-_LEAST_RUN_NS: Final = 1_000_000
+_MIN_RUN_NS: Final = 1_000_000
 # A worker that waited for a larger part of a run has lost its CPU. Measured: 0.2 % in quiet runs of
 # 25 ms, and 30 to 50 % next to a process that occupies a CPU.
 _CONTENDED_PART: Final = 0.15
-_STRIKE: Final = 2  # points for a contended run; a calm run subtracts one
-_OUT: Final = 4  # points that end pinning: two contended runs, or more with calm ones in between
+_CONTENDED_POINTS: Final = 2  # points for a contended run; a calm run subtracts one
+_UNPIN_POINTS: Final = 4  # points that end pinning: two contended runs, more with calm ones between
 _CALM_RUNS: Final = 4  # consecutive calm runs before workers are pinned (again)
 _FIRST_TRIAL: Final = 20  # contended runs before pinning is tried anyway; doubled after a failure
 _LAST_TRIAL: Final = 640  # upper limit of that number
@@ -36,7 +36,7 @@ class Governor:
     """Decides from run to run whether to pin the workers. Uses no clock and no system calls."""
 
     def __init__(self) -> None:
-        self.apart = False
+        self.pinned = False
         self._points = 0
         self._calm = 0
         self._runs = 0
@@ -52,22 +52,24 @@ class Governor:
         self._calm = 0 if contended else self._calm + 1
         # Only a trial shows whether pinning helps in spite of contention. It is rare, because it
         # may not help.
-        if not self.apart:
+        if not self.pinned:
             if self._calm >= _CALM_RUNS or self._runs >= self._trial:
-                self._change(apart=True)
+                self._change(pinned=True)
         else:
-            self._points = self._points + _STRIKE if contended else max(0, self._points - 1)
-            if self._points >= _OUT:
+            self._points = (
+                self._points + _CONTENDED_POINTS if contended else max(0, self._points - 1)
+            )
+            if self._points >= _UNPIN_POINTS:
                 # After a failed trial the next one waits twice as long, up to a limit.
                 self._trial = min(2 * self._trial, _LAST_TRIAL)
-                self._change(apart=False)
+                self._change(pinned=False)
             # A long calm time means that the load has ended, so use the first interval again.
             elif self._calm >= self._trial:
                 self._trial = _FIRST_TRIAL
-        return self.apart
+        return self.pinned
 
-    def _change(self, *, apart: bool) -> None:
-        self.apart = apart
+    def _change(self, *, pinned: bool) -> None:
+        self.pinned = pinned
         self._points = self._calm = self._runs = 0
 
 
@@ -84,7 +86,7 @@ class Workers:
         `home` is the set of CPUs that all of them may use. It has at least one CPU per thread.
         """
         self._shares = [
-            (t, share) for t, share in zip(threads, deal(home, len(threads)), strict=True)
+            (t, share) for t, share in zip(threads, divide_cpus(home, len(threads)), strict=True)
         ]
         self._home = home
         self._governor = Governor()
@@ -96,9 +98,9 @@ class Workers:
         self._ran_ns = 0
 
     @property
-    def apart(self) -> bool:
+    def pinned(self) -> bool:
         """Whether each worker is pinned to its own CPUs."""
-        return self._governor.apart
+        return self._governor.pinned
 
     @property
     def threads(self) -> tuple[int, ...]:
@@ -118,11 +120,11 @@ class Workers:
         """Record the duration of a run, and pin or unpin the workers for the next one."""
         self._ran_ns += duration_ns
         # Durations of short runs are added up until the wait exceeds noise.
-        if self._ran_ns < _LEAST_RUN_NS:
+        if self._ran_ns < _MIN_RUN_NS:
             return
-        before = self._governor.apart
+        before = self._governor.pinned
         if self._governor.judge(self._longest_wait_ns(), self._ran_ns) != before:
-            self._place(apart=not before)
+            self._set_affinities(pinned=not before)
         self._ran_ns = 0
 
     def _longest_wait_ns(self) -> int:
@@ -139,10 +141,10 @@ class Workers:
             self._waited_ns[number] = waited_ns
         return longest
 
-    def _place(self, *, apart: bool) -> None:
+    def _set_affinities(self, *, pinned: bool) -> None:
         for thread, share in self._shares:
             try:
-                os.sched_setaffinity(thread, share if apart else self._home)
+                os.sched_setaffinity(thread, share if pinned else self._home)
             except OSError as error:  # the process lost these CPUs, or the thread has ended
                 logger.debug("worker %d stays where it is: %s", thread, error)
 
@@ -152,13 +154,13 @@ class Workers:
         return int(os.pread(wait, 96, 0).split()[1])
 
 
-def deal(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
+def divide_cpus(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
     """Divide CPUs among `count` workers in turn: six CPUs for two give 0, 2, 4 and 1, 3, 5."""
     ordered = sorted(cpus)
     return [frozenset(ordered[number::count]) for number in range(count)]
 
 
-def starting(call: Callable[[], Result]) -> tuple[Result, tuple[int, ...]]:
+def call_tracking_threads(call: Callable[[], Result]) -> tuple[Result, tuple[int, ...]]:
     """Return the result of a call, and the IDs of the threads that the process started in it."""
     before = _threads()
     result = call()

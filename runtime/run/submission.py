@@ -148,6 +148,6 @@ def recorded_entries(
         for bound in result.values():
             bound.release()
         return entries
-    told = ", ".join(f"{b.name} {len(b.launches)}" for b in several)
-    logger.info("launches run as one command (%s): %s", support.extension, told)
+    recorded = ", ".join(f"{b.name} {len(b.launches)}" for b in several)
+    logger.info("launches run as one command (%s): %s", support.extension, recorded)
     return result

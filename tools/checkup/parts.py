@@ -66,7 +66,7 @@ def run_apart(
                 stderr=output,
                 start_new_session=True,
             )
-        code = _ended(process, limit_s)
+        code = _exit_code_of(process, limit_s)
         seconds = perf_counter() - started
         section = Section(name, seconds=seconds)
         if code is None:
@@ -82,7 +82,7 @@ def run_apart(
         return section
 
 
-def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+def _exit_code_of(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
     """Wait for a process and return its exit code; None on timeout."""
     try:
         return process.wait(limit_s)
