@@ -35,10 +35,10 @@ class FrameFormat:
     from `uv_offset`, U and V alternating. Only the first `width` bytes of a row are pixels.
     """
 
-    width: int
-    height: int
-    stride: int
-    uv_offset: int
+    width: int  # pixels
+    height: int  # pixels
+    stride: int  # bytes per row
+    uv_offset: int  # bytes
     size: int
     """Bytes of the whole buffer. The padding after the planes differs between producers."""
 
@@ -113,10 +113,10 @@ _LIBC: Final = ctypes.CDLL(None)
 class Record:
     """The content of a slot's record: the frame's number, ID and exposure times."""
 
-    number: int
-    frame_id: int
-    sof_ns: int
-    eof_ns: int
+    number: int  # count of frames in this ring, from 1
+    frame_id: int  # the camera's frame counter, 32 bits
+    sof_ns: int  # start of the exposure, ns of the monotonic clock
+    eof_ns: int  # end of the exposure, ns of the monotonic clock
 
 
 class Mapping:

@@ -53,7 +53,7 @@ class Frame:
     data: NDArray[np.uint8]
     """(format.size,) uint8. In a ring it is read-only, and the writer later overwrites it."""
     format: FrameFormat
-    frame_id: int
+    frame_id: int  # the camera's frame counter, 32 bits
     timestamp_sof_ns: int
     """Start of the exposure, ns of the monotonic clock."""
     timestamp_eof_ns: int

@@ -26,7 +26,7 @@ class Service:
     """One topic of the bus."""
 
     name: str
-    logged: bool
+    logged: bool  # whether the full log (rlog) has its messages
     frequency_hz: float
     """Nominal rate; 0 for a service that is published on demand and therefore never late."""
     decimation: int | None

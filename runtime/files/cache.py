@@ -217,7 +217,7 @@ class EntryStore:
 
 @functools.lru_cache(maxsize=8)
 def _warn_shared(directory: Path, what: str) -> None:
-    """Log it once instead of for every entry."""
+    """Log a directory that others can write to, once instead of for every entry."""
     logger.warning(
         "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
         directory,

@@ -62,8 +62,9 @@ class HistoryRule:
     length: int  # number of samples that the model sees
     step: int  # frames between samples; for desires, a sample is the maximum of `step` rows
     current: bool  # whether a frame's row is stored before the model sees the history
-    newest: bool  # the last sample is the newest row; otherwise the first is the oldest
-    scale: float = 1.0  # factor of stored rows: 0 for disabled inputs, 1 except past curvatures
+    newest: bool  # whether the last sample is the newest row; otherwise the first is the oldest
+    # Factor applied to stored rows: 0 disables the input; only past curvatures use other factors.
+    scale: float = 1.0
 
     @property
     def frames(self) -> int:

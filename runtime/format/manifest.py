@@ -1,8 +1,9 @@
 """The manifest of an artifact: its typed form, and all checks that need no device.
 
 `parse_manifest` turns a dictionary into a `Manifest` that can be trusted: each field has its type,
-each index refers to an existing item, and each range is inside the data or the arena.
-docs/formats/artifact.md describes the format. numpy is used only for the names of dtypes.
+each index refers to an existing item, and each range is inside the data (weights and reset values)
+or the arena (the memory of intermediates). docs/formats/artifact.md describes the format. numpy is
+used only for the names of dtypes.
 """
 
 import math
@@ -62,32 +63,32 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 class ModelSource:
     """One ONNX file from which the artifact was compiled."""
 
-    role: str
-    file: str
+    role: str  # such as "vision" or "policy"
+    file: str  # name of the file
     sha256: str
-    checkpoint: str
+    checkpoint: str  # the training run that it comes from; "" if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
     """The device that the artifact was compiled for. `device` and `driver` are as in DeviceInfo."""
 
-    name: str
+    name: str  # name of the device row
     device: str
     driver: str
-    options: str
+    options: str  # build options of its programs
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """One device buffer. `size` and `offset` are bytes; `kind` tells where `offset` counts from."""
+    """One device buffer. Its `kind` decides whether `offset` is into the arena or into the data."""
 
     name: str
-    kind: str
-    dtype: str
+    kind: str  # one of BUFFER_KINDS
+    dtype: str  # one of DTYPES
     shape: tuple[int, ...]
-    offset: int
-    size: int
+    offset: int  # bytes
+    size: int  # bytes, including padding
     reset: int  # state only: offset of the reset value in the data, -1 for zeros
     image: ImageSpec | None = None  # for the kind image, and for weights stored as images
     partial: bool = False  # input only: a run may provide only the first bytes
@@ -111,14 +112,14 @@ class ProgramSpec:
 class KernelSpec:
     """A kernel function with its arguments and its index space."""
 
-    name: str
-    program: int
-    args: tuple[int, ...]
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-    origin: tuple[str, ...]
-    flops: int
-    bytes_moved: int
+    name: str  # name of the kernel function
+    program: int  # index in `Manifest.programs`
+    args: tuple[int, ...]  # indices in `Manifest.buffers`, in parameter order
+    global_size: tuple[int, int, int]  # number of work-items per dimension
+    local_size: tuple[int, int, int]  # work-group size per dimension
+    origin: tuple[str, ...]  # names of the ONNX nodes that it computes
+    flops: int  # operations of one launch
+    bytes_moved: int  # bytes that one launch reads and writes, each buffer once
     function: int  # index of its function in the megakernel, -1 if it has none
     writes: int  # number of written `args`, which come first
 
@@ -128,9 +129,9 @@ class EntrySpec:
     """One entry point: buffers written before it, buffers read after it, and its launches."""
 
     name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    launches: tuple[int, ...]
+    inputs: tuple[int, ...]  # indices in `Manifest.buffers`
+    outputs: tuple[int, ...]  # indices in `Manifest.buffers`
+    launches: tuple[int, ...]  # indices in `Manifest.kernels`, in execution order
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +139,19 @@ class Manifest:
     """A checked manifest. `raw` is its dictionary. `self_test` and `lineage` may be empty."""
 
     name: str
-    kind: str
+    kind: str  # one of KINDS
     models: tuple[ModelSource, ...]
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # data of the model for its users, such as its interface
     target: TargetSpec
     buffers: tuple[BufferSpec, ...]
-    arena_size: int
+    arena_size: int  # bytes
     programs: tuple[ProgramSpec, ...]
     kernels: tuple[KernelSpec, ...]
     entries: tuple[EntrySpec, ...]
     megakernel: MegakernelSpec | None
     self_test: tuple[TestVector, ...]
-    lineage: dict[str, str]
-    data_size: int
+    lineage: dict[str, str]  # facts about the model's origin, by name
+    data_size: int  # bytes
     raw: dict[str, Any]
 
     def entry(self, name: str) -> EntrySpec | None:

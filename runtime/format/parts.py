@@ -1,7 +1,8 @@
 """Parsers for the parts of a manifest, with typed and bounded access to its dictionaries.
 
-All functions raise ArtifactError, which names the first field that is missing, has the wrong type
-or is out of range.
+The parts are the code of kernels, images, the megakernel, the self-test and the lineage. All
+functions raise ArtifactError, which names the first field that is missing, has the wrong type or is
+out of range.
 """
 
 import hashlib

@@ -27,21 +27,21 @@ class DeviceInfo:
     """The properties of an OpenCL device that are known without opening it."""
 
     index: str  # "platform:device", as accepted by `choose_device`
-    platform: str
+    platform: str  # name of the OpenCL platform
     name: str
     driver: str  # the versions that, together with the name, determine a compiled binary
     kind: str  # "gpu", "cpu" or "other"
-    version: str
+    version: str  # OpenCL version, as reported by the device
     compute_units: int
     clock_mhz: int
     global_mem_bytes: int
     max_alloc_bytes: int
     local_mem_bytes: int
-    max_work_group_size: int
-    base_align_bytes: int
-    unified_memory: bool
-    images: bool
-    half_arithmetic: bool
+    max_work_group_size: int  # work-items
+    base_align_bytes: int  # alignment of sub-buffers
+    unified_memory: bool  # whether host and device share memory
+    images: bool  # whether it supports images
+    half_arithmetic: bool  # whether it computes in fp16
     extensions: tuple[str, ...]
     problem: str  # the reason that it cannot be used; "" if it can
     simd: str = UNKNOWN  # the compiler's SIMD level, see `runtime.opencl.probe.Finding`

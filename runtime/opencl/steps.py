@@ -35,7 +35,7 @@ class Step(Protocol):
 class Launch:
     """A kernel whose arguments are set already, and its index space."""
 
-    name: str
+    name: str  # name of the kernel
     kernel: cl.Kernel
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]

@@ -1,6 +1,6 @@
 """Pins the worker threads of a CPU driver to separate CPUs, unless other processes need them.
 
-A CPU driver has one thread per CPU. When these wake together after a pause, Linux often puts two of
+An OpenCL driver for CPUs has one thread per CPU. When these wake together, Linux often puts two of
 them on the same CPU, where they take turns for a whole frame although another CPU is idle. Pinned
 threads cannot collide with each other, but neither can they make way for a process that takes their
 CPU. Therefore the time that they wait for a CPU is measured, and if it is long they are unpinned.

@@ -1,7 +1,9 @@
 """Binds an artifact's entry points to a device: kernels with arguments, and arrays for outputs.
 
-Kernel arguments are set once, when the program is loaded. If the caller passes an input in a buffer
-of its own, the arguments of all kernels and recordings that read it are updated.
+Kernels refer to buffers by their index in the manifest's buffer table. Their arguments are set
+once, when the program is loaded. If the caller passes an input in a device buffer of its own, the
+arguments of all kernels and recordings (launches that the driver holds as one command) that read it
+are updated.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from runtime.run.memory import DeviceMemory
 
 
 class Arguments:
-    """The kernel arguments that use each buffer of the table, and buffers replaced by callers'."""
+    """Tracks which kernel arguments use each buffer of the table, to replace it by a caller's."""
 
     def __init__(self) -> None:
         self._users: dict[int, list[Callable[[cl.Buffer], None]]] = {}

@@ -9,9 +9,10 @@ bytes:
 
 Every offset comes from the checked manifest, so the file contains no offsets to damage. The
 counters have one cache line each: one counts workers that have left; then, for each record, one
-counts finished tasks and one per worker the tasks taken from its part. All are zero between runs,
-because the last worker to leave resets them. An aborted run leaves arbitrary values, so they are
-cleared when a program is loaded or reset, and before the first run after a failed one.
+counts finished tasks (pieces of its work-items), and one per worker counts the tasks taken from
+that worker's part. All are zero between runs, because the last worker to leave resets them. An
+aborted run leaves arbitrary values, so they are cleared when a program is loaded or reset, and
+before the first run after a failed one.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""The device memory of a program: its buffers, its images, and access to its states."""
+"""The device memory of a program: its buffers, its images, and access to its states.
+
+The arena is the one allocation for all intermediate results. A state is a buffer that keeps its
+value between runs; its reset value is zeros or part of the artifact's data.
+"""
 
 import contextlib
 import math

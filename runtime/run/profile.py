@@ -11,16 +11,16 @@ from runtime.format.manifest import Manifest
 class ProgramStats:
     """Properties of a loaded program, and counters that `run` updates."""
 
-    device: str
-    driver: str
+    device: str  # the device's name
+    driver: str  # see `DeviceInfo.driver`
     kernels: int  # number of distinct kernel functions
     launches: dict[str, int]  # entry -> number of launches
     arena_bytes: int
     weight_bytes: int
     state_bytes: int
-    load_ms: float
+    load_ms: float  # duration of loading
     built_from_source: int  # number of programs found neither in the artifact nor in the cache
-    runs: int = 0
+    runs: int = 0  # number of runs so far
     last_run_ms: float = 0.0
 
 
@@ -53,10 +53,10 @@ class Span:
     """The time of one launch, by the device's clock: ns since an arbitrary start."""
 
     launch: int  # index in the entry's launch list
-    name: str
-    queued_ns: int
-    start_ns: int
-    end_ns: int
+    name: str  # name of the kernel
+    queued_ns: int  # when the launch was queued
+    start_ns: int  # when it began
+    end_ns: int  # when it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class KernelTime:
     """The time of one launch of an entry, over all profiled iterations."""
 
     launch: int  # index in the entry's launch list
-    name: str
+    name: str  # name of the kernel
     origin: tuple[str, ...]  # the ONNX nodes that the kernel computes
     median_ms: float
     min_ms: float
-    flops: int
-    bytes_moved: int
+    flops: int  # operations of one launch
+    bytes_moved: int  # bytes read and written by one launch, each buffer once
 
     @property
     def gflops(self) -> float:

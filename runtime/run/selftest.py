@@ -10,7 +10,7 @@ were computed without a device (`scheduler.check.vectors`).
     stream      splitmix64 seeded by seed, kind and name: 64-bit words, little endian
     uint8 int8  the stream's bytes
     bool        the lowest bit of each byte
-    integers    of 16 bits and more: the lowest bit of each word, because most are indices
+    integers    of 16 bits and more: the lowest bit of each word; 0 and 1 are usually valid indices
     floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
 
 To a program that reads camera frames, such noise would be meaningless. Some inputs differ:
@@ -184,10 +184,10 @@ ADVICE: Final = (
 class Deviation:
     """The largest deviation of one output or state from its expected values."""
 
-    entry: str
-    seed: int
+    entry: str  # name of the entry
+    seed: int  # seed of the test vector
     kind: str  # "output" or "state"
-    name: str
+    name: str  # name of the output or state
     index: tuple[int, ...]  # index of the value in the array; () for an array without elements
     expected: float
     found: float
@@ -212,8 +212,8 @@ class Deviation:
 class SelfTestReport:
     """The result of a self-test."""
 
-    name: str
-    device: str
+    name: str  # name of the artifact
+    device: str  # the device's name
     runs: int  # number of compared runs; 0 if the artifact has no self-test
     deviations: tuple[Deviation, ...]  # one for each array of each run, in order
     duration_ms: float

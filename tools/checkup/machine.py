@@ -221,9 +221,9 @@ class Clock:
     """A clock in MHz. `most` is its maximum, 0 if unknown."""
 
     name: str
-    now: float
-    most: float
-    governor: str = ""
+    now: float  # current value
+    most: float  # maximum
+    governor: str = ""  # frequency governor; "" if unknown
 
     @property
     def share(self) -> float:
