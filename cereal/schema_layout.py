@@ -22,20 +22,20 @@ _NAMED: Final = ("struct", "enum")
 
 
 class TypeLayout(TypedDict):
-    """A type: its kind by Cap'n Proto's name, the ID of a struct or enum, the element of a list."""
+    """A type."""
 
-    kind: str
-    id: NotRequired[str]
-    element: NotRequired["TypeLayout"]
+    kind: str  # Cap'n Proto's name, such as "struct" or "uint8"
+    id: NotRequired[str]  # ID of a struct or enum
+    element: NotRequired["TypeLayout"]  # type of a list's elements
 
 
 class FieldLayout(TypedDict):
-    """A field: its dotted name, its type, its offset in units of its size, and its union tag."""
+    """A field of a struct."""
 
-    name: str
+    name: str  # with the names of its groups, separated by dots
     type: TypeLayout
-    offset: int
-    member: int | None
+    offset: int  # in units of the field's size
+    member: int | None  # its number in a union; None outside of unions
 
 
 class SchemaLayout(TypedDict):

@@ -172,18 +172,18 @@ RECORD_WORDS: Final = 3  # function, work-items, index of the first argument wor
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """One function of the megakernel: the name and the argument count of its kernel."""
+    """One function of the megakernel."""
 
-    name: str
-    args: int
+    name: str  # name of the kernel
+    args: int  # number of the kernel's arguments
 
 
 @dataclass(frozen=True, slots=True)
 class MegakernelSpec:
-    """The program that contains the kernel `replay`, and its functions by index."""
+    """The megakernel of an artifact."""
 
-    program: int
-    functions: tuple[FunctionSpec, ...]
+    program: int  # index of the program that contains the kernel `replay`
+    functions: tuple[FunctionSpec, ...]  # its functions, to which kernels refer by index
 
 
 def parse_megakernel(raw: dict[str, Any], program_count: int) -> MegakernelSpec | None:

@@ -40,18 +40,14 @@ _HASH = re.compile(r"_[0-9a-f]{12}$")  # the suffix that the compiler appends to
 
 @dataclass(frozen=True, slots=True)
 class PhasedRun:
-    """The times of one run, in ns of the host's monotonic clock.
+    """The times of one run, in ns of the host's monotonic clock."""
 
-    The times in order: inputs checked, inputs on the device, launches queued, device idle, outputs
-    read. `spans` are the launches' times by the device's clock; empty without profiling.
-    """
-
-    begun_ns: int
-    written_ns: int
-    queued_ns: int
-    done_ns: int
-    read_ns: int
-    spans: tuple[Span, ...] = ()
+    begun_ns: int  # the inputs were checked
+    written_ns: int  # the inputs were on the device
+    queued_ns: int  # all launches were queued
+    done_ns: int  # the device was idle
+    read_ns: int  # the outputs were read
+    spans: tuple[Span, ...] = ()  # times of launches by the device's clock; () without profiling
 
 
 def phased_runs(
