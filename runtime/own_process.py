@@ -1,4 +1,7 @@
-"""Builds commands that run a module of this project in a separate process."""
+"""Builds commands that run a module of this project in a separate process.
+
+The commands run this project's own modules, whatever the working directory contains.
+"""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Parts of a checkup that read the system: versions, permissions, clocks and temperatures.
 
-Clocks and temperatures are those of the GPU, the memory bus and the CPUs::
+Each part is a function that returns a `Section` of the report of ``modeld doctor``. Clocks and
+temperatures are those of the GPU, the memory bus and the CPUs::
 
     /sys/class/kgsl/kgsl-3d0       Adreno with the vendor's kernel: clocks in Hz, °C or 1/1000 °C
     /sys/class/devfreq/*           other GPUs and buses

@@ -1,4 +1,7 @@
-"""Parts of a checkup that use OpenCL: the devices, an artifact, its self-test and its kernels."""
+"""Parts of a checkup that use OpenCL: the devices, an artifact, its self-test and its kernels.
+
+Each part is a function that returns a `Section` of the report of ``modeld doctor``.
+"""
 
 from __future__ import annotations
 

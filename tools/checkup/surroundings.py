@@ -1,4 +1,7 @@
-"""Parts of a checkup about other processes: daemons on the bus, and camera processes."""
+"""Parts of a checkup about other processes: daemons on the bus, and camera processes.
+
+Each part is a function that returns a `Section` of the report of ``modeld doctor``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Makes inputs for runs of a program outside the daemon: from a file, or random."""
+"""Makes inputs for runs of a program outside the daemon: from a file, or random.
+
+Random camera frames come with a matching geometry and transform, so that the program does as much
+work as on real frames.
+"""
 
 from __future__ import annotations
 
