@@ -1,4 +1,7 @@
-"""The codecs of log files: zstd, bzip2 or none, recognized from the first bytes of the file."""
+"""The codecs of log files: zstd, bzip2 or none, recognized from the first bytes of the file.
+
+`ZstdFrame` writes zstd so that readers can decompress a log in one call.
+"""
 
 import operator
 import os

@@ -1,4 +1,8 @@
-"""Safe access to files that users name: reading without blocking, copying, atomic writing."""
+"""Safe access to files that users name: reading without blocking, copying, atomic writing.
+
+`PrivateCopy` reads a file into memory in a thread. `whole_file` writes a file that appears complete
+or not at all.
+"""
 
 import contextlib
 import ctypes

@@ -1,4 +1,7 @@
-"""Loads an artifact onto a device: from a file, from memory for one run, or to get its binaries."""
+"""Loads an artifact onto a device: from a file, from memory for one run, or to get its binaries.
+
+The result is a `Program`, whose `run` executes one of the artifact's entry points.
+"""
 
 import os
 import time

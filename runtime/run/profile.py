@@ -1,4 +1,7 @@
-"""Statistics of a loaded program, and the kernel times of a profiled run."""
+"""Statistics of a loaded program, and the kernel times of a profiled run.
+
+A profiled run records one `Span` per launch; `summarize` reduces those of several runs.
+"""
 
 import statistics
 from collections.abc import Sequence
