@@ -1,11 +1,12 @@
-"""The pipeline turns one graph into a Schedule: passes, storage, fusion, order, text, limits.
+"""Compiles one graph to a Schedule: graph passes, storage, fusion, order, rendering and limits.
 
     named, roots = _passed(outputs, writes, context, origins)        graph -> graph
-    plan = store_plan(roots, context.spec)                           what is stored, and why
+    plan = store_plan(roots, context.spec)                           stored nodes, with reasons
     kernels = make_kernels(plan, origins)                            built, fused, ordered
     lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
 
-As long as a kernel is refused, a plan that stores more follows.
+While a kernel cannot be rendered or exceeds a limit, this repeats with a plan that stores more
+nodes.
 """
 
 from __future__ import annotations
@@ -56,25 +57,25 @@ from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
-# Not run where weights are halves.
+# This pass does not run with fp16 weights.
 WINOGRAD: Final = "winograd"
 # The first stage: the graph before any pass.
 INPUT: Final = "input"
-# A systematic failure must come to an end; models have needed one or two splits.
+# Bounds the loop if splits never help. Models have needed one or two splits.
 MAX_ROUNDS: Final = 32
 
 
 def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
-    """Return name and function of all graph passes in order, each given what it needs."""
+    """Return the name and function of each graph pass, in order, bound to its options."""
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
-    # Not with half storage: the weights of fast convolutions are floats, 16 for 9.
+    # Winograd needs fp32 storage: it turns 9 weights into 16 floats.
     worth = pays_as_a_rule if context.is_strict else pays
     fast = [(WINOGRAD, partial(winograd, spec=context.spec, worth=worth))]
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
-    # Sums of whole numbers are exact, with the instruction or without.
+    # Integer sums are exact, with or without the dot instruction.
     dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
-    # The interpreter that fills tables is the compiling machine's.
+    # Table values depend on the compiling machine, so strict numerics has no tables.
     tables = [("tables of bytes", partial(byte_tables, spec=context.spec))]
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
@@ -115,9 +116,9 @@ def schedule(
     Args:
         outputs: nodes to return, by name.
         states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
-        inputs: input BUFFER nodes in calling order; by default those the graph reads.
-        context: what the graph is compiled for.
-        origins: ONNX names of the nodes, for what is said about kernels.
+        inputs: input BUFFER nodes in calling order; by default all that the graph reads.
+        context: the target device and options.
+        origins: ONNX names of the nodes, for messages about kernels.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
@@ -154,12 +155,12 @@ def schedule(
 def _kernels(
     plan: StorePlan, outputs: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[StorePlan, tuple[LoweredKernel, ...]]:
-    """Return the kernels of a graph, lowered: as few as can be, and as many as have to be.
+    """Return the final plan and the lowered kernels of a graph, with as few kernels as possible.
 
-    The plan that comes with them is the given one, or stores more.
+    The final plan is the given one, or stores more nodes.
 
-    Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
-    help.
+    Raises LoweringError, with the kernel's origin, if a refused kernel is a single operation or is
+    still refused after the last split.
     """
     refused: Refused | None = None
     for _ in range(MAX_ROUNDS + 1):
@@ -172,7 +173,7 @@ def _kernels(
         more = None if refused is None else split(plan, refused, kernels)
         if more is not None:
             plan = more
-        elif whole is not None:  # `check_limits` names a limit that a single operation breaks
+        elif whole is not None:  # `check_limits` reports a limit that a single operation exceeds
             return plan, whole
         else:
             raise LoweringError(
@@ -189,10 +190,11 @@ def run_passes(
     context: CompileContext = DEFAULT_CONTEXT,
     origins: Origins | None = None,
 ) -> list[Node]:
-    """Return the roots after all graph passes; the context's stages see the graph after each.
+    """Return the roots after all graph passes; the context's stages record the graph after each.
 
-    `origins` (see `Origins.over`) follow the passes. Raises VerifyError if a pass broke the graph:
-    checked after each under DEBUG >= 1 and in tests, otherwise once at the end.
+    `origins` (see `Origins.over`) is updated after each pass. Raises VerifyError if a pass broke
+    the
+    graph. This is checked after each pass under DEBUG >= 1 and in tests, otherwise once at the end.
     """
     current = list(roots)
     origins = origins or Origins()
@@ -228,7 +230,7 @@ def kernelize(
 def _input_buffers(
     outputs: Mapping[str, Node], writes: Sequence[Node], inputs: Sequence[Node] | None
 ) -> tuple[Buffer, ...]:
-    """Return a caller's inputs, by default all; raise ModelError for equal names."""
+    """Return the caller's inputs, by default all; raise ModelError if two have the same name."""
     if inputs is None:
         order = toposort([*outputs.values(), *writes])
         inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]
@@ -247,7 +249,7 @@ def _passed(
     roots = run_passes([*outputs.values(), *states], context, origins)
     sinks: list[Node] = []
     for node in roots[: len(outputs)]:
-        # An output needs storage of its own: not a buffer's, not a state's, not another output's.
+        # An output needs its own storage, not shared with a buffer, a state or another output.
         shared = node in sinks or node.op in (Op.BUFFER, Op.CONST, Op.ASSIGN)
         sinks.append(_own_storage(node, sinks) if shared else node)
     named = dict(zip(outputs, sinks, strict=True))
@@ -257,7 +259,7 @@ def _passed(
 def _halved(
     roots: Sequence[Node], halves: str, context: CompileContext, origins: Origins
 ) -> Halved | None:
-    """Return the graph with half storage, or with weights stored as the halves that they were."""
+    """Return the graph with fp16 storage, or with weights that were fp16 stored as such."""
     spec = context.spec
     if context.precision != FP32:
         name = "half storage"
@@ -277,7 +279,7 @@ def _has_halves(roots: Sequence[Node]) -> bool:
 
 
 def _unwritten(node: Node) -> Node:
-    """Return what stands for an output without elements: no kernel has anything to write there."""
+    """Return a placeholder for an output without elements, which no kernel writes."""
     return make(Op.BUFFER, node.dtype, (), Buffer("output", "", node.shape, node.dtype))
 
 
