@@ -1,4 +1,4 @@
-"""Style and script of the page. Inline: the page loads nothing."""
+"""The CSS and JavaScript of the page. Both are inlined, so the page loads no other files."""
 
 STYLE = """
 :root { color-scheme: light dark;
