@@ -1,4 +1,4 @@
-"""The compiler: translates ONNX models to artifacts with precompiled kernel schedules.
+"""The compiler: translates ONNX models to artifacts, which hold kernels and their launch order.
 
 It may import `runtime`, to run the compiled artifacts, but never `modeld` or `tools`.
 """

@@ -192,8 +192,7 @@ def compile_monitoring(
 
     `interface` names a revision; by default it is detected from the outputs. `capacity` is the size
     of the largest camera frame in bytes. Raises ModelError if the model is unusable or does not
-    match
-    the interface.
+    match the interface.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     found = recognise_monitoring(model, interface)

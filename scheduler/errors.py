@@ -11,7 +11,7 @@ SchedulerError
     ├── DynamicInputError  a value needed at compile time depends on inputs of the model
     ├── TensorIndexError   a tensor has no such index or axis; also an IndexError
     ├── TensorTypeError    a tensor or an operand has the wrong type; also a TypeError
-    └── TensorCopyError    the values cannot be had without a copy; a ValueError and BufferError
+    └── TensorCopyError    no array holds the values; also a ValueError and a BufferError
 
 Protocols require the built-in bases of the last three: iteration over a sequence ends at the first
 IndexError, numpy expects a ValueError if it must not copy, and DLPack expects a BufferError.

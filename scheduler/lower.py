@@ -57,8 +57,7 @@ class LoweredKernel:
 
     kernel: Kernel  # the kernel before lowering
     # The rendered text. It writes the kernel's targets. For an ASSIGN in place, it writes the
-    # BUFFER
-    # of the state.
+    # BUFFER of the state.
     code: KernelCode
     flops: int  # arithmetic operations of one run, estimated statically
     kind: str  # "contract", "reduce", "map" or "custom", for display only
@@ -174,8 +173,7 @@ def lower_kernels(
             lowered.extend(found.launches)
             position += found.kernels
         # A kernel may find that a node it reads should be a buffer, after its writer was lowered.
-        # Each
-        # round removes images and adds none, so the loop ends, and is deterministic.
+        # Each round removes images and adds none, so the loop ends, and is deterministic.
         images = None if images is None else images.again()
         if images is None:
             return lowered

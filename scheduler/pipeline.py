@@ -193,8 +193,8 @@ def run_passes(
     """Return the roots after all graph passes; the context's stages record the graph after each.
 
     `origins` (see `Origins.over`) is updated after each pass. Raises VerifyError if a pass broke
-    the
-    graph. This is checked after each pass under DEBUG >= 1 and in tests, otherwise once at the end.
+    the graph. This is checked after each pass under DEBUG >= 1 and in tests, otherwise once at the
+    end.
     """
     current = list(roots)
     origins = origins or Origins()

@@ -188,8 +188,7 @@ def compile_entries(
 
     States and weights that entries share are stored once. `kind` is "plain", "driving" or
     "monitoring". `options` are passed to the OpenCL compiler. Raises SchedulerError if a graph
-    cannot
-    be scheduled or lowered.
+    cannot be scheduled or lowered.
     """
     logger.debug("%s: compiled", name)
     plans = {entry: graph.schedule(context) for entry, graph in entries.items()}

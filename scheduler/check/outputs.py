@@ -43,8 +43,7 @@ TOLERANCES: Mapping[str, float] = {"float16": HALF_TOLERANCE, "bfloat16": 1e-1}
 TINY_FLOAT_TOLERANCE = 3e-1  # 8-bit floats: neighbors differ by up to a quarter of the value
 # For values that are quantized at run time. A float near a rounding tie falls on either of two
 # steps depending on its last bit. A step is 1/255 of a tensor's range, 4e-3, and steps accumulate
-# in
-# later layers: 2e-2 was seen in a trained network although each operation was correct.
+# in later layers: 2e-2 was seen in a trained network although each operation was correct.
 QUANTISED_TOLERANCE = 5e-2
 # Lower limit of the largest reference value, for outputs that are zero everywhere.
 SMALLEST_PEAK = 1e-6
@@ -114,8 +113,7 @@ def check_parts(
     """Compare each named slice of the last axis, relative to the slice's own largest value.
 
     The result is informative and never reports a problem. It shows errors in slices of small
-    values,
-    which slices of large values hide in the whole output.
+    values, which slices of large values hide in the whole output.
     """
     parts = []
     for part, (start, stop) in slices.items():

@@ -130,8 +130,7 @@ def unsuited(
     """Return the reason not to give a model a kind of inputs, or "" (docs/numerics.md).
 
     `operators` are the ONNX types of its nodes, `outputs` the nodes of the imported model's
-    outputs,
-    `flops` the operations of the program; `half` tells whether it stores fp16.
+    outputs, `flops` the operations of the program; `half` tells whether it stores fp16.
     """
     nodes = toposort(list(outputs))
     if kind is Kind.GRID and any(map(_is_power_of_integers, nodes)):

@@ -43,8 +43,8 @@ _Seen = tuple[str, Arrays, Arrays]
 FRAMES = 4
 # Width, height, stride and offset of the chroma plane, small enough for any capacity.
 GEOMETRY = (320, 200, 384, 384 * 200)
-# Inputs that are one-hot vectors.
 PAYLOAD_BYTES = 384 * (200 + 100)
+# Inputs that are one-hot vectors.
 ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 

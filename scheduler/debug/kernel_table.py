@@ -30,8 +30,8 @@ class Value:
     """The content of a buffer from one write to the next."""
 
     buffer: int  # index of the buffer in the manifest
-    name: str  # name, kind, dtype, shape and size are those of the buffer
-    kind: str
+    name: str  # "t" and the launch number for an intermediate, else the buffer's name
+    kind: str  # kind and size are those of the buffer; so are dtype and shape without a schedule
     dtype: str
     shape: tuple[int, ...]
     size: int  # bytes

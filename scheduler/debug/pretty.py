@@ -61,8 +61,7 @@ def listing(
     """Return a line for each node of a graph, sources before users.
 
     If several graphs share `names`, a node has the same number in all of them. ONNX names follow
-    the
-    nodes as comments.
+    the nodes as comments.
     """
     names, origins = names or Names(), origins or Origins()
     return [Line(n, _node_text(n, names, origins.of(n))) for n in toposort(roots)]

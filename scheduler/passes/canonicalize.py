@@ -9,8 +9,9 @@ where(true, a, b), a and true, a or false   ->  a
 contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
-cat(x[s:], x[:s])                           ->  shrink(x behind itself): one source, read once
+cat(x[s:], x[:s])                           ->  shrink(x repeated twice): one source, read once
 
+Movement is any operation that only rearranges elements, such as reshape, permute, expand or shrink.
 All rules are bitwise exact, except closed sums (`splat.SUM_RULES`) and FLOAT_RULES.
 """
 
@@ -285,7 +286,7 @@ def _slice_of_one_source(node: Node) -> Node | None:
 
 
 def _rotation(node: Node) -> Node | None:
-    """Return a concat of a tensor's two swapped halves as a slice of the tensor repeated twice."""
+    """Return a concat of a tensor's two swapped parts as a slice of the tensor repeated twice."""
     if len(node.src) != 2 or any(s.op is not Op.SHRINK for s in node.src):
         return None
     axis, (late, early) = node.arg, node.src

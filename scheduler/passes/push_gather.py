@@ -2,6 +2,9 @@
 
 gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
 gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
+
+Movement (reshape, permute, expand and so on) between the gather and the arithmetic is applied to
+each operand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Moves slices towards the inputs, so that only elements that are read are computed.
 
 shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
+
+A box is a range of indices for each axis of a node. The pass first computes which box of each node
+is read, from the outputs down, and then rebuilds the graph with nodes of that size.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from scheduler.ir.rewrite import unchanged, with_sources
 SHORT: Final = 7
 # From this many results along an axis of a weight, lanes run over results.
 LEAST_RESULTS: Final = 4
-# A product of two run-time values is packed from this many products, for sums up to this length.
+# Packing a factor pays from this many products on, if the sums are shorter than LONG_SUM.
 MANY_PRODUCTS: Final = 1 << 20
 LONG_SUM: Final = 128
 # For float64, these functions come from the device's library, and libraries differ.

@@ -163,7 +163,7 @@ class _Source:
 
 
 def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
-    """Return the images whose windows a factor reads, and the zero padding around them."""
+    """Return the image whose windows a factor reads, below zero padding; None for other reads."""
     index = index_of(atoms)
     valid: Predicate = ()
     for _ in range(MAX_STEPS):
@@ -279,8 +279,8 @@ class _Graph:
         # Visiting the earliest reader first puts all branches inside before they rejoin.
         for _ in range(MAX_CHAIN):
             leaving = [n for n in inside if n in self.readers.roots or self._ahead(n, inside)]
-            # A single leaving node means that all branches have rejoined; other shapes cannot be
-            # pinned.
+            # A single leaving node means that all branches have rejoined. With another shape it
+            # cannot be stored with channels innermost.
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]

@@ -50,8 +50,7 @@ def render_custom(
     """Return the code of a custom kernel.
 
     `targets` are the stored nodes, in the order of its outputs. Without an epilogue, the first
-    output
-    is stored unchanged.
+    output is stored unchanged.
     """
     source = read_source(launch.spec.name, launch.spec.source)
     arguments: list[Node] = list(launch.inputs)

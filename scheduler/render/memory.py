@@ -49,8 +49,7 @@ class Pointers:
         first: number of the first of these parameters.
         spare_buffers: number of arguments that can be added for fill values.
         whole_vectors: whether vectors of at most 16 bytes, at a multiple of their size, are
-            accessed
-            as aligned. Buffers are aligned to 16 bytes.
+            accessed as aligned. Buffers are aligned to 16 bytes.
         opaque: whether to prevent the compiler from addressing with an index register. A
             multiply-add can have a memory operand only if its address is a pointer plus a constant.
     """
@@ -79,8 +78,7 @@ class Pointers:
         """Return a pointer and a constant for an offset into a buffer.
 
         Offsets that differ by a constant share the pointer. Indexing with an int instead would
-        widen
-        it for each access.
+        widen it for each access.
         """
         place = ixs.shift(offset, -offset.const)
         if place.is_const:

@@ -133,8 +133,7 @@ class Batch:
         """Play one drive with every model, except for pairs that are finished.
 
         Errors are appended to `errors`. Returns the results in order of the models, without the
-        failed
-        ones.
+        failed ones.
         """
         results = []
         for model, name in zip(self.models, model_names(self.models), strict=True):

@@ -111,8 +111,7 @@ class FrameRows:
         """Append the result of a daemon for one frame.
 
         `moment`: index of the drive's moment. `execution_s`: time of the model, without the
-        digests.
-        `crc`: CRC-32 of each input; used only with digests.
+        digests. `crc`: CRC-32 of each input; used only with digests.
         """
         columns = self._columns
         columns["moment"].append(moment)

@@ -65,9 +65,8 @@ class LogThread:
         self._write = write
         self._pending: list[bytes] = []
         # Only queues that Python implements in C are safe here. If Ctrl-C interrupted a lock
-        # written
-        # in Python, the lock would stay taken and both threads would wait forever. `_room` has a
-        # token for each entry that can be appended.
+        # written in Python, the lock would stay taken and both threads would wait forever. `_room`
+        # has a token for each entry that can be appended.
         self._queue: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(DEPTH):

@@ -1,5 +1,6 @@
-"""Drives the daemons' own loops moment by moment, on an in-memory bus with a manual clock.
+"""Runs the daemons' own loops moment by moment, on an in-memory bus with a manual clock.
 
+A moment is one frame of the main camera with the messages since the previous one.
 Nothing is patched: ``modeld.daemon.Daemon`` and ``modeld.monitoring.Monitoring`` receive a memory
 transport, a manual clock and frame sources that are filled here. This module does not access files;
 ``tools.playback.run_drive`` uses it. ADR 0013 explains which messages precede a frame and how
@@ -56,12 +57,10 @@ class PlaybackSource(MemoryFrameSource):
     """The frames of one camera as the daemon would find them in its ring, in the same process.
 
     Frames are used in the drive's own buffers, which the drive refills after a moment. If a frame
-    is
-    still needed then, because the daemon waits for the other camera, `keep` copies it.
+    is still needed then, because the daemon waits for the other camera, `keep` copies it.
 
     `conflate`: if true, only the newest frame is delivered, as for the main camera. Otherwise
-    frames
-    are delivered in order, as many as a ring holds.
+    frames are delivered in order, as many as a ring holds.
     """
 
     def __init__(self, layout: FrameFormat, *, conflate: bool) -> None:
@@ -162,8 +161,8 @@ class PlaybackSession:
         """Pass one moment to the daemons and record their outputs.
 
         `moment`: the next moment; its frames can be reused after the call. Returns the daemon's
-        result,
-        or None if it did not process a frame. `monitored` is the result of driver monitoring.
+        result, or None if it did not process a frame. `monitored` is the result of driver
+        monitoring.
         """
         self.monitored = None
         for message in moment.messages:

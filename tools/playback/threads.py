@@ -1,5 +1,6 @@
 """Prefetches the moments of a drive in a thread, and sets the priorities of playback threads.
 
+A moment is one frame of the main camera with the messages since the previous one.
 Decoding overlaps inference and has a low priority. The daemon and the thread that publishes frames
 have a high one. On Linux each thread has its own priority, which the threads it creates inherit: a
 decoder's threads have that of the thread that opened it.
@@ -20,8 +21,8 @@ from typing import Final
 from tools.drives.drive import KEPT_MOMENTS, Drive, DriveInfo, Moment
 
 # The most queued moments. In addition, one waits for room in the queue, one is in use, and the
-# drive
-# fills the buffers of the next one. Together they must not exceed the moments that a drive keeps.
+# drive fills the buffers of the next one. Together they must not exceed the moments that a drive
+# keeps.
 DEPTH: Final = 4
 assert DEPTH + 3 <= KEPT_MOMENTS
 # For setpriority(2), from -20 (first) to 19 (last). Playback does not wait for the decoder while

@@ -1,4 +1,4 @@
-"""Draws the page's SVG images: the kernel graph and the memory timeline.
+"""Draws the SVG images of the VIZ page: the kernel graph and the memory timeline.
 
 The graph has a box for each kernel, input and output. Boxes are in rows by depth: a kernel is below
 all kernels it depends on, and outputs are at the bottom. Edges that skip rows run through lanes at

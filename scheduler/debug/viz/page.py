@@ -1,4 +1,4 @@
-"""Renders the page: costs, passes, kernel graph, memory, table and sources of each entry."""
+"""Renders the VIZ page: costs, passes, kernel graph, memory, launches and sources per entry."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ def page(
     """Return the page of a manifest as HTML.
 
     `plans` (schedules), `tables` (one extra table each) and `times` (of launches) are keyed by
-    entry
-    name. For an artifact from a file there are no plans.
+    entry name. For an artifact from a file there are no plans.
     """
     names = list(manifest["entries"])
     known = plans or {}

@@ -1,4 +1,4 @@
-"""Renders the page's section about passes: node counts after each pass, and graph listings."""
+"""Renders the VIZ page's section about passes: node counts after each pass, and graph listings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def pair_nodes(
 ) -> Pairs:
     """Return new node -> old node for each new node that has a counterpart; pairs are one to one.
 
-    `before` and `now` are in topological order, `roots` are pairs of (new, old). Nodes are paired
-    in three steps. From the inputs upwards, equal nodes with paired sources. From the outputs
-    downwards, sources in the same position that are equal except for their own sources. Then
-    remaining nodes with the same ONNX nodes, then in order of appearance, each time continuing
-    downwards.
+    `before` and `now` are in topological order, `roots` are pairs of (new, old). From the inputs
+    upwards, this pairs nodes that are equal and have paired sources. From the outputs downwards, it
+    pairs sources in the same position that are equal except for their own sources. It pairs the
+    remaining nodes by their ONNX nodes and then by their order, and continues downwards from them.
     """
     finder = _Finder(before, now)
     finder.upwards()

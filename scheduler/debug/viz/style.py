@@ -1,4 +1,4 @@
-"""The CSS and JavaScript of the page. Both are inlined, so the page loads no other files."""
+"""The CSS and JavaScript of the VIZ page. They are inlined, so the page loads no other files."""
 
 STYLE = """
 :root { color-scheme: light dark;

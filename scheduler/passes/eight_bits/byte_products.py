@@ -58,8 +58,8 @@ Singles = NDArray[np.float32]
 LARGEST = 127
 # The fewest values per scale; with fewer, the scales take more memory than bytes save.
 LEAST_SHARED = 16
-# From this many rows of the first factor, the second factor's words are stored again in their
-# order.
+# From this many rows of the first factor, the second factor's words are stored a second time, with
+# its own axis innermost.
 MANY_ROWS = 8
 
 
@@ -162,8 +162,8 @@ def quantised(operand: Operand) -> Quantised | None:
         zero, node = value_of(node.src[1]), node.src[0]
     if zero is None or node.op is not Op.CAST:
         return None
-    stored = node.src[0]  # flipping the first bit of an int8 x gives the byte x + 128
-    if stored.dtype is dt.int8:  # x + 128 is the byte with its first bit turned around
+    stored = node.src[0]
+    if stored.dtype is dt.int8:  # flipping the first bit of an int8 x gives the byte x + 128
         bits = make(Op.BITCAST, dt.uint8, (stored,))
         stored, zero = alu(Op.XOR, bits, number(128, bits)), zero + 128
     if stored.dtype is not dt.uint8 or not 0 <= zero <= 255:

@@ -2,11 +2,10 @@
 
     q[n, c, h, w]                  ->  word[n, c / 4, h, w]          four channels in a word
     window of q, taps next to      ->  word[n, c, h, w]              each place has its byte and the
-    each other                                                       next three; every fourth is
-    read
+    each other                                                       next three; 1 in 4 is read
 
-Words are built directly above the value, or above a window of it. The movement further above is
-then repeated on words.
+Words are built directly above the value, or above a window of it. The movement further above
+(reshape, permute, pad and so on) is then repeated on words.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Defines the arithmetic of a model's float16 nodes. Kernels compute fp16 as float32 in registers.
 
+Below, half(x) and float(x) convert to float16 and float32.
 `wide_halves` computes in float32 and rounds only if the rounding can decide a later result. Values
 at kernel boundaries are float32, so the boundaries do not affect results:
 

@@ -34,7 +34,7 @@ SMALLEST_NORMAL: Final = 2.0**-14
 ROW_ERROR: Final = 2.0**-10
 # Tensors with fewer elements take no time to read: scales, squeezed channels, outputs of heads.
 SMALL: Final = 1024
-# A sum of at least this many values is a statistic, whose errors cancel.
+# A sum of at least this many values is much smaller than its terms, so float32 costs little.
 MANY: Final = 64
 # Powers up to this one multiply the relative error by at most this factor.
 SMALL_POWER: Final = 4.0

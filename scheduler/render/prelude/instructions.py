@@ -183,7 +183,7 @@ _DOT: Final = Function(
     ),
 )
 
-# --- float64 functions: the device library's, lane by lane -------------------------------------
+# --- float64 functions of the device's library, called lane by lane ---------------------------
 # PoCL's library must not be called with float64 vectors wider than 4. If LLVM splits such a vector
 # over registers, caller and library disagree on how (PoCL 3.0, LLVM 14, processors with AVX2: lanes
 # are mixed up, or the compiler fails). Scalars work everywhere.

@@ -130,7 +130,7 @@ class Listener:
             raise self._error
 
     def has_answered(self, frame_id: int | None = None) -> bool:
-        """Return whether a recent answer is about the frame, or whether there is any answer."""
+        """Return whether a recent answer is about a frame; with None, whether any has arrived."""
         answers = self.answers
         if frame_id is None:
             return bool(answers)
@@ -182,14 +182,12 @@ class Jitter:
 
     table: FrameTable  # one row for each played frame
     # (n,) int64 ids of frames without a modelV2, except after frames missing in the recording,
-    # where
-    # a model may not answer, as in the car.
+    # where a model may not answer, as in the car.
     unanswered: NDArray[np.int64]
     repeated: NDArray[np.int64]  # (n,) int64 ids of frames with more than one
     # (n,) difference between the interval of two modelV2 arrivals and the recorded interval of
-    # their
-    # frames, scaled by the speed. Only for consecutive frames, and not for the first, which is
-    # offered until it is answered.
+    # their frames, scaled by the speed. Only for consecutive frames, and not for the first, which
+    # is offered until it is answered.
     deviation_ms: Floats
     latency_ms: Floats  # (n,) from publishing a frame to the arrival of its modelV2
     drop_percent: float  # largest ``frameDropPerc``

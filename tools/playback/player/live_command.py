@@ -1,4 +1,4 @@
-"""``modeld replay --live``: its options, and what it prints."""
+"""The ``--live`` mode of ``modeld replay``: its options and its output."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_not_live(args: argparse.Namespace) -> None:
-    """Refuse options of live replay without it.
+    """Reject options of live replay if ``--live`` is not given.
 
     Raises:
-        UsageError: one was given.
+        UsageError: such an option was given.
     """
     refuse(vars(args), [(_ONLY_LIVE, "expected with --live only; a replay has no pace")])
 
 
 def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
-    """Replay one drive live; return 0, or 1 when a frame has no answer or a value is not finite.
+    """Replay one drive live; return 0, or 1 if a frame has no answer or a value is not finite.
 
-    `args`: of ``modeld replay``. `options`: how it is opened.
+    `args`: arguments of ``modeld replay``. `text`: the drive. `options`: options for opening it.
 
     Raises:
-        UsageError: an option that live replay does not have.
+        UsageError: an option is not supported by live replay.
     """
     if args.report is not None:
         raise UsageError("--report: expected without --live, found both; replay the drive as it is")

@@ -1,5 +1,6 @@
 """Plays a drive in real time: sends messages and frames at their recorded times.
 
+A drive is read moment by moment: one main-camera frame with the messages since the previous one.
 A frame is published immediately before the camera state that announces it, as in the car, and an
 extra camera's frame before the road camera's. Every event is due at an absolute time. Late events
 are sent immediately. Frames after a late one keep a minimum distance, because a burst of frames
@@ -331,9 +332,8 @@ class Player:
         """Play the first moment with a frame repeatedly until it is answered.
 
         Listeners may not be running yet, and subscribers need time to connect. Each time, the
-        newest
-        message of each service is sent before the frames. A daemon processes the frame only once,
-        because repeated frames have the same stamps.
+        newest message of each service is sent before the frames. A daemon processes the frame only
+        once, because repeated frames have the same stamps.
         """
         assert self.is_answered is not None
         self._previous_ns = events[-1].time_ns
@@ -357,8 +357,7 @@ class Player:
             for stream, frame in frames:
                 self._outlet.fill(stream, frame)
             # Answers from now on belong to this time of the drive. It is set before publishing,
-            # because
-            # a woken process can take over our processor and answer at once.
+            # because a woken process can take over our processor and answer at once.
             self.timeline.set(events[-1].time_ns, self._clock.now_ns())
             for stream, frame in frames:
                 self._outlet.publish(
