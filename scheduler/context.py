@@ -31,7 +31,7 @@ FAST: Final = "fast"
 STRICT: Final = "strict"
 NUMERICS: Final = (FAST, STRICT)
 # Flags that change only diagnostic output, not the result of a compilation.
-_SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
+_DIAGNOSTIC_FLAGS: Final = frozenset({"debug", "viz", "schedule_cache"})
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class CompileContext:
 
     def key(self) -> tuple[object, ...]:
         """Return the part of a cache key that holds everything in here that can change a result."""
-        names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
+        names = [f.name for f in fields(self.flags) if f.name not in _DIAGNOSTIC_FLAGS]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
         return (
             self.spec.key(),

@@ -146,8 +146,8 @@ class _Program:
         (store,) = nest.body.stores
         free = (r for r in kernel.reads if r in mine and self.last_read[r] == position)
         # The arena planner gives each storage one size.
-        alike = (r for r in free if _size(r) == _size(store.target))
-        return next((r for r in alike if _overwrites(nest.body, store, r)), None)
+        same_size = (r for r in free if _size(r) == _size(store.target))
+        return next((r for r in same_size if _overwrites(nest.body, store, r)), None)
 
 
 def lower_kernels(
@@ -167,7 +167,7 @@ def lower_kernels(
         while position < len(kernels):
             kernel = kernels[position]
             try:
-                found = _in_bands(program, position) or _alone(program, position)
+                found = _lower_in_bands(program, position) or _lower_one(program, position)
             except LoweringError as error:
                 return Refused(kernel, str(error))
             lowered.extend(found.launches)
@@ -179,19 +179,19 @@ def lower_kernels(
             return lowered
 
 
-class _Found(NamedTuple):
+class _Launches(NamedTuple):
     """Launches, and the number of kernels that they cover."""
 
     launches: list[LoweredKernel]
     kernels: int
 
 
-def _alone(program: _Program, position: int) -> _Found:
+def _lower_one(program: _Program, position: int) -> _Launches:
     parts = _parts(program, program.kernels[position])
-    return _Found([_lower(program, position, part) for part in parts], 1)
+    return _Launches([_lower(program, position, part) for part in parts], 1)
 
 
-def _in_bands(program: _Program, position: int) -> _Found | None:
+def _lower_in_bands(program: _Program, position: int) -> _Launches | None:
     """Lower a kernel and its successors to one launch that processes one band of rows at a time."""
     spec, kernels = program.spec, program.kernels
     bands = bands_from(kernels, program.last_read, position, frozenset(program.free), spec)
@@ -217,7 +217,7 @@ def _in_bands(program: _Program, position: int) -> _Found | None:
     spare = _spare_buffers(whole, spec.limits)
     code = render([replace(nest, spare_buffers=spare) for nest in nests], bands)
     launches = [_lower(program, position, copy) for copy in copies]
-    return _Found([*launches, _lowered(whole, nests, code)], len(rest))
+    return _Launches([*launches, _lowered(whole, nests, code)], len(rest))
 
 
 def _parts(program: _Program, kernel: Kernel) -> tuple[Kernel, ...]:

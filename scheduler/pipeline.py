@@ -1,6 +1,6 @@
 """Compiles one graph to a Schedule: graph passes, storage, fusion, order, rendering and limits.
 
-    named, roots = _passed(outputs, writes, context, origins)        graph -> graph
+    named, roots = _after_passes(outputs, writes, context, origins)  graph -> graph
     plan = store_plan(roots, context.spec)                           stored nodes, with reasons
     kernels = make_kernels(plan, origins)                            built, fused, ordered
     lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
@@ -53,7 +53,7 @@ from scheduler.passes.split import split_concat, split_concat_sums, split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.passes.strict_numerics import canonical_sums, fixed_values
 from scheduler.passes.winograd import winograd
-from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
+from scheduler.passes.winograd_kernel import pays, pays_on_all_cpus
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
@@ -70,7 +70,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
     # Winograd needs fp32 storage: it turns 9 weights into 16 floats.
-    worth = pays_as_a_rule if context.is_strict else pays
+    worth = pays_on_all_cpus if context.is_strict else pays
     fast = [(WINOGRAD, partial(winograd, spec=context.spec, worth=worth))]
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
     # Integer sums are exact, with or without the dot instruction.
@@ -129,15 +129,15 @@ def schedule(
     buffers = _input_buffers(outputs, writes, inputs)
     computed = {name: node for name, node in outputs.items() if all(node.shape)}
     origins = (origins or Origins()).over([*computed.values(), *writes])
-    named, roots = _passed(computed, writes, context, origins)
+    named, roots = _after_passes(computed, writes, context, origins)
     halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
     halved = _halved(roots, halves, context, origins)
     if halved is not None:
         roots = halved.roots
         named = dict(zip(named, roots, strict=False))  # the roots begin with the outputs
-    stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
-    asked = () if halved is None else halved.pins
-    plan = store_plan(roots, context.spec, dict.fromkeys(asked, "it is rounded to half"))
+    stored = {n: named[n] if n in named else _placeholder(outputs[n]) for n in outputs}
+    pinned = () if halved is None else halved.pins
+    plan = store_plan(roots, context.spec, dict.fromkeys(pinned, "it is rounded to half"))
     plan, lowered = _kernels(plan, list(stored.values()), context, origins)
     return Schedule(
         MappingProxyType(stored),
@@ -199,20 +199,22 @@ def run_passes(
     current = list(roots)
     origins = origins or Origins()
     check = context.flags.debug >= Level.SUMMARY
-    _tell(context, INPUT, current, origins)
+    _record_stage(context, INPUT, current, origins)
     for name, apply in passes(context):
         new = apply(current)
         current = [new[r] for r in current]
         origins.follow(new)
         if check:
             verify(current, name, origins)
-        _tell(context, name, current, origins)
+        _record_stage(context, name, current, origins)
     if not check:
         verify(current, "all passes", origins)
     return current
 
 
-def _tell(context: CompileContext, name: str, roots: Sequence[Node], origins: Origins) -> None:
+def _record_stage(
+    context: CompileContext, name: str, roots: Sequence[Node], origins: Origins
+) -> None:
     if context.stages is not None:
         context.stages.add(name, roots, origins)
 
@@ -223,7 +225,7 @@ def kernelize(
     context: CompileContext = DEFAULT_CONTEXT,
 ) -> tuple[dict[str, Node], list[Kernel]]:
     """Return the stored node of each output and the kernels in running order."""
-    named, roots = _passed(outputs, states, context, Origins())
+    named, roots = _after_passes(outputs, states, context, Origins())
     return named, make_kernels(store_plan(roots, context.spec))
 
 
@@ -241,7 +243,7 @@ def _input_buffers(
     return tuple(n.arg for n in inputs)
 
 
-def _passed(
+def _after_passes(
     outputs: Mapping[str, Node], states: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[dict[str, Node], list[Node]]:
     """Return the stored node of each output, and all nodes to compute, after the passes."""
@@ -270,7 +272,7 @@ def _halved(
         return None
     origins.follow(halved.new)
     verify(halved.roots, name, origins)
-    _tell(context, name, halved.roots, origins)
+    _record_stage(context, name, halved.roots, origins)
     return halved
 
 
@@ -278,7 +280,7 @@ def _has_halves(roots: Sequence[Node]) -> bool:
     return any(node.dtype is dt.float16 for node in toposort(roots))
 
 
-def _unwritten(node: Node) -> Node:
+def _placeholder(node: Node) -> Node:
     """Return a placeholder for an output without elements, which no kernel writes."""
     return make(Op.BUFFER, node.dtype, (), Buffer("output", "", node.shape, node.dtype))
 

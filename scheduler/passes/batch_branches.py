@@ -124,16 +124,16 @@ def _grow(members: list[Node], graph: Readers, costs: Costs) -> _Paths | None:
     """Return the batched path of each member, following the most frequent arithmetic upwards."""
     paths = [[m.src[0], m] for m in members]
     while True:
-        ways: dict[Hashable, list[list[Node]]] = {}
+        continuations: dict[Hashable, list[list[Node]]] = {}
         for path in paths:
-            ways.setdefault(_step_key(path[-1], graph, costs), []).append(path)
-        if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
-            paths = max(ways.values(), key=len)
+            continuations.setdefault(_step_key(path[-1], graph, costs), []).append(path)
+        if len(continuations) > 1 and any(_is_arithmetic(key) for key in continuations):
+            paths = max(continuations.values(), key=len)
             if len(paths) == 1:
                 return None
             continue
         # Only movement or an end is left, so the members diverge or are complete.
-        if len(ways) > 1 or None in ways:
+        if len(continuations) > 1 or None in continuations:
             break
         for path in paths:
             path.append(graph.users[path[-1]][0])

@@ -32,7 +32,7 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
     reads = _needed(order, roots)
     if not reads.parts:
         return {r: r for r in roots}
-    graph = _Cut(reads.boxes)
+    graph = _Sliced(reads.boxes)
     for node in order:
         if node in graph.need:
             graph.new[node] = _part(node, graph)
@@ -42,7 +42,7 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _Sliced:
     """A graph restricted to the elements that are read."""
 
     need: dict[Node, Box]  # the needed box of each computing node
@@ -65,7 +65,7 @@ def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
     """Return the box that is read of each computing node."""
     reads = _Reads()
     for root in roots:
-        _ask(root, whole(root.shape), reads)
+        _request(root, whole(root.shape), reads)
     for node in reversed(order):
         box = reads.boxes.get(node)
         if box is None:
@@ -77,11 +77,11 @@ def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
             reads.parts = reads.parts or box != full
         for source, part in zip(node.src, _source_boxes(node, box), strict=True):
             if part is not None:
-                _ask(source, part, reads)
+                _request(source, part, reads)
     return reads
 
 
-def _ask(node: Node, box: Box, reads: _Reads) -> None:
+def _request(node: Node, box: Box, reads: _Reads) -> None:
     """Record that a box of a node is read, as a box of the node below its movement."""
     while node.op in MOVES:
         if node in reads.moved:
@@ -125,7 +125,7 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
     return found
 
 
-def _part(node: Node, graph: _Cut) -> Node:
+def _part(node: Node, graph: _Sliced) -> Node:
     """Return the needed box of a node as a new node."""
     if node.op is Op.WORDS:
         # Words cover the bytes as stored; their readers slice the words.
@@ -145,7 +145,7 @@ def _part(node: Node, graph: _Cut) -> Node:
     return remake(node, src)
 
 
-def _view(node: Node, box: Box, graph: _Cut) -> Node:
+def _view(node: Node, box: Box, graph: _Sliced) -> Node:
     """Return a box of any node, built on the new form of the node below its movement."""
     chain: list[tuple[Node, Box]] = []
     below: Box | None = box

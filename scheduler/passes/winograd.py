@@ -284,7 +284,9 @@ class _Graph:
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]
-            going = all(_goes_on(u, node) for u in ahead) and self.readers.roots.isdisjoint(leaving)
+            going = all(_continues(u, node) for u in ahead) and self.readers.roots.isdisjoint(
+                leaving
+            )
             if not ahead or not going:
                 break
             inside[min(ahead, key=self.position.__getitem__)] = None
@@ -294,7 +296,7 @@ class _Graph:
         return [u for u in self.readers.users[node] if u not in inside]
 
 
-def _goes_on(user: Node, node: Node) -> bool:
+def _continues(user: Node, node: Node) -> bool:
     """Whether a node is elementwise or a reshape with as many elements as the convolution."""
     return (user.op in ELEMENTWISE or user.op is Op.RESHAPE) and prod(user.shape) == prod(
         node.shape

@@ -108,7 +108,9 @@ def fits(shape: Shape, spec: DeviceSpec) -> bool:
 def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
     """Return the blocks with the fewest cycles by the cost model, for a shape that `fits`."""
     # Ties go to larger register tiles, which load less per multiply-add.
-    return min(_cuts(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows))
+    return min(
+        _candidates(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows)
+    )
 
 
 def gain(shape: Shape, spec: DeviceSpec) -> float:
@@ -134,7 +136,7 @@ def pays(shape: Shape, spec: DeviceSpec) -> bool:
     return fits(shape, spec) and gain(shape, spec) >= spec.winograd.least_gain
 
 
-def pays_as_a_rule(shape: Shape, spec: DeviceSpec) -> bool:
+def pays_on_all_cpus(shape: Shape, spec: DeviceSpec) -> bool:
     """Whether it is clearly faster on the default device row: the same answer for all CPUs."""
     return pays(shape, DEFAULT) and fits(shape, spec)
 
@@ -146,7 +148,7 @@ def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
     return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
 
 
-def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
+def _candidates(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
     depth, lanes = sum(shape.channels), spec.lanes
     most = spec.l2_bytes // spec.winograd.cache_part // (TILE_BYTES * depth)
     for groups in (1, 2, 4, 8):

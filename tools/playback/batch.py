@@ -144,7 +144,7 @@ class Batch:
         return results
 
     def _run_pair(self, planned: Planned, model: LoadedModel, log: Path) -> DriveResult:
-        asked = Asked(
+        inputs = LogInputs(
             drive=planned.info.identity,
             artifact=model.artifact.sha256,
             monitoring=model.monitoring.artifact.sha256 if model.monitoring else None,
@@ -152,7 +152,7 @@ class Batch:
             limit=self.limit,
             raw_predictions=PlaybackOptions().config.send_raw_predictions,
         )
-        if not self.fresh and is_finished(log, asked):
+        if not self.fresh and is_finished(log, inputs):
             if self.on_kept is not None:
                 self.on_kept(planned.info)
             pictures = load_pictures(pictures_path(log))
@@ -165,15 +165,15 @@ class Batch:
             drive = open_drive(planned.text, self.drive_options)
             stack.callback(drive.close)
             shown = FramePictures(drive.info)
-            options = PlaybackOptions(limit=self.limit, on_moment=self._watched(shown))
+            options = PlaybackOptions(limit=self.limit, on_moment=self._with_pictures(shown))
             outcome = run_drive(drive, model, log, options)
         pictures = shown.choose(MAX_PICTURES)
         save_pictures(pictures_path(log), pictures)
         result = read_result(planned.info, model.paths, log, pictures)
-        write_provenance(asked, planned.info, model.path, outcome)
+        write_provenance(inputs, planned.info, model.path, outcome)
         return result
 
-    def _watched(self, pictures: FramePictures) -> OnMoment:
+    def _with_pictures(self, pictures: FramePictures) -> OnMoment:
         on_moment = self.on_moment
         if on_moment is None:
             return pictures.take
@@ -186,7 +186,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LogInputs:
     """The inputs that determine the bytes of a log."""
 
     drive: str  # identity of the drive, which includes its options
@@ -199,8 +199,8 @@ class Asked:
     def as_json(self) -> dict[str, Any]:
         """Return the values to compare, as plain data."""
         # Logs without monitoring have no such key, so that older ones still match.
-        beside = {} if self.monitoring is None else {"monitoring": self.monitoring}
-        return beside | {
+        monitoring = {} if self.monitoring is None else {"monitoring": self.monitoring}
+        return monitoring | {
             "format": PROVENANCE_FORMAT,
             "version": _version(),
             "drive": self.drive,
@@ -216,12 +216,12 @@ def provenance_path(log: Path) -> Path:
     return log.with_name(log.name + ".json")
 
 
-def is_finished(log: Path, asked: Asked) -> bool:
+def is_finished(log: Path, inputs: LogInputs) -> bool:
     """Return whether a log is complete and was made from the requested inputs."""
     try:
         found = json.loads(provenance_path(log).read_text(encoding="utf-8"))
         whole = log.stat().st_size == found["log_bytes"]
-        return whole and found["made_from"] == asked.as_json() and frames_path(log).is_file()
+        return whole and found["made_from"] == inputs.as_json() and frames_path(log).is_file()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -232,7 +232,7 @@ def remove_outcome(log: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_provenance(asked: Asked, info: DriveInfo, model: Path, outcome: Outcome) -> None:
+def write_provenance(inputs: LogInputs, info: DriveInfo, model: Path, outcome: Outcome) -> None:
     """Write the provenance, which marks a log as finished.
 
     Raises:
@@ -240,7 +240,7 @@ def write_provenance(asked: Asked, info: DriveInfo, model: Path, outcome: Outcom
     """
     path = provenance_path(outcome.log)
     content = {
-        "made_from": asked.as_json(),
+        "made_from": inputs.as_json(),
         "log_bytes": outcome.log.stat().st_size,
         "drive": {"name": info.name, "kind": info.kind, "facts": dict(info.facts)},
         "model": model.name,

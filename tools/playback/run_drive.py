@@ -210,8 +210,8 @@ def play(
         ModeldError: the program does not fit the drive.
     """
     digests = options.digest_inputs
-    driving = _Noted(programs.driving, INPUT_NAMES if digests else ())
-    monitoring = _Noted(programs.monitoring, MONITORING_INPUT_NAMES if digests else ())
+    driving = _RowCollector(programs.driving, INPUT_NAMES if digests else ())
+    monitoring = _RowCollector(programs.monitoring, MONITORING_INPUT_NAMES if digests else ())
     watched = Programs(
         driving.digesting or programs.driving, monitoring.digesting or programs.monitoring
     )
@@ -237,7 +237,7 @@ def play(
     return driving.rows.table(driver), (time.perf_counter_ns() - start_ns) * 1e-9
 
 
-class _Noted:
+class _RowCollector:
     """Collects a row for each frame that a daemon processed.
 
     `program`: the daemon's program, or None if it does not run. `inputs`: names of the inputs whose

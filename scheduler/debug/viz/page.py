@@ -189,14 +189,14 @@ def _costs_part(table: KernelTable, times: LaunchTimes | None) -> str:
         return ""
     count, half = len(costs.values), costs.in_half()
     verb = costs.total if count > 1 else costs.total.replace(" ", "s ", 1)
-    said = f"{count_text(count, 'launch', 'launches')} {verb}."
+    text = f"{count_text(count, 'launch', 'launches')} {verb}."
     # For fewer launches, the table already shows all of them.
     if count > COSTLIEST:
-        said += f" Half of the {_noun(costs)} is in {half} of them."
+        text += f" Half of the {_noun(costs)} is in {half} of them."
     rows = "".join(_costs_row(table, costs, launch) for launch in costs.order[:COSTLIEST])
     head = f'<th class="n">{costs.name}</th><th class="n">share</th><th class="n">#</th>'
     return (
-        f'<p class="lead">{escape(said)}</p><div class="across"><table class="table"><thead><tr>'
+        f'<p class="lead">{escape(text)}</p><div class="across"><table class="table"><thead><tr>'
         f"{head}<th>kernel</th><th>nodes</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

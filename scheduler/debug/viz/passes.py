@@ -95,8 +95,8 @@ class _Finder:
 
 def _kind(node: Node) -> Hashable:
     """Return a key of the node without its sources; arguments are compared as text."""
-    told = node.arg if isinstance(node.arg, Buffer) else repr(node.arg)
-    return node.op, node.dtype, node.shape, told
+    argument = node.arg if isinstance(node.arg, Buffer) else repr(node.arg)
+    return node.op, node.dtype, node.shape, argument
 
 
 # Listings are split into chunks of this many lines, which the browser lays out when in view.

@@ -84,7 +84,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
         reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
         # The order of the cones selects the reported reason.
         reason = reason or next((text for text, nodes in cones if node in nodes), None)
-        reason = reason or (_of_weight(node) if is_weight(node) else _of_value(node))
+        reason = reason or (_reason_of_weight(node) if is_weight(node) else _reason_of_value(node))
         if reason is None and converted.get(node, 0) > _most_uses(node):
             reason = f"a sum of products would convert it {converted[node]} times"
         if reason is None and largest.get(node, 0.0) > HALF_MAX:
@@ -94,7 +94,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     return found
 
 
-def _of_weight(node: Node) -> str | None:
+def _reason_of_weight(node: Node) -> str | None:
     """Return a weight's reason to remain float32 that follows from its values, or None."""
     size = np.abs(node.arg.data)
     if not np.isfinite(size).all():
@@ -124,7 +124,7 @@ def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
     return sqrt(worst)
 
 
-def _of_value(node: Node) -> str | None:
+def _reason_of_value(node: Node) -> str | None:
     """Return an intermediate's reason to remain float32 that follows from its computation."""
     if prod(node.shape) < SMALL:
         return f"fewer than {SMALL} elements"

@@ -61,7 +61,7 @@ class PrecisionReport:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for an artifact's metadata; biases are counted, not listed."""
-        told = [k for k in self.kept if k.reason != BIAS]
+        listed = [k for k in self.kept if k.reason != BIAS]
         return {
             "storage": dt.float16.name,
             "arithmetic": dt.float32.name,
@@ -69,7 +69,7 @@ class PrecisionReport:
             "value_bytes": list(self.value_bytes),
             "halves": list(self.halves),
             **({"eight_bits": self.eight_bits} if self.eight_bits else {}),
-            "biases": len(self.kept) - len(told),
+            "biases": len(self.kept) - len(listed),
             "kept": [
                 {
                     "what": "weight" if k.is_weight else "value",
@@ -78,7 +78,7 @@ class PrecisionReport:
                     "bytes": k.bytes,
                     "reason": k.reason,
                 }
-                for k in told
+                for k in listed
             ],
         }
 

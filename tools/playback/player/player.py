@@ -319,14 +319,14 @@ class Player:
         self._sent[stream] = (now_ns, played_ns)
         self.counts.frames[stream] = self.counts.frames.get(stream, 0) + 1
         late_ns = max(0, now_ns - self.timeline.due_ns(played_ns))
-        told = Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
+        played = Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
         if stream == self._main:
             self._stamps.note_frame(frame)
             self._main_frames += 1
-            self.on_frame(told)
+            self.on_frame(played)
             self._continues = True
         elif stream == DRIVER_STREAM:
-            self.on_driver_frame(told)
+            self.on_driver_frame(played)
 
     def _offer(self, events: list[Event]) -> None:
         """Play the first moment with a frame repeatedly until it is answered.
