@@ -239,6 +239,7 @@ def _emitted(
     kind: str,
     tables: Tables | None,
 ) -> Emitted:
+    """Compile entries with the cache, and check the limits of the target."""
     tuned = None if tables is None else tables(entries, context)
     if tuned is not None and context.flags.tuned:
         context = replace(context, tuned=tuned)
@@ -251,6 +252,7 @@ def _emitted(
 def _finish(
     emitted: Emitted, models: dict[str, OnnxModel], metadata: dict[str, Any]
 ) -> CompiledModel:
+    """Add metadata, models and lineage to the manifest of an emitted artifact."""
     emitted.manifest["metadata"].update(metadata)  # keep the metadata that `emit` added
     for role, model in models.items():
         props = model.metadata_props

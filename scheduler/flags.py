@@ -52,9 +52,9 @@ FLAGS = (
     Flag(DEBUG, "0 to 5", "0", "how much the compiler checks and logs, see Level"),
     Flag(VIZ, "0, 1 or a path", "0", "write a page that shows passes, kernels and memory"),
     Flag(FLOAT_UNSAFE, "0 or 1", "0", "fold x * 0, x - x, a / a and (a * b) / b for floats too"),
-    Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see scheduler.schedule_cache"),
+    Flag(SCHEDULE_CACHE, "0 or 1", "1", "cache compiled graphs, see scheduler.schedule_cache"),
     Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see scheduler.device.spec"),
-    Flag(TUNED, "0 or 1", "1", "take loops from tables of measured ones"),
+    Flag(TUNED, "0 or 1", "1", "use tables of measured loops"),
 )
 
 

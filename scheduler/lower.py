@@ -221,12 +221,14 @@ def _lower_in_bands(program: _Program, position: int) -> _Launches | None:
 
 
 def _parts(program: _Program, kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return a kernel, after kernels that copy an operand into a better order for it."""
     if kernel.custom is not None or program.images is not None:
         return (kernel,)
     return pack_operand(kernel, program.layouts, program.spec)
 
 
 def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
+    """Lower one kernel: choose its layouts and loops, and render it."""
     if kernel.custom is not None:
         return _lower_custom(program, kernel, kernel.custom)
     if len(kernel.bodies) > 1:

@@ -294,6 +294,8 @@ def _read(store: EntryStore, key: str) -> tuple[_Frozen, Emitted] | None:
         return frozen, _thaw(frozen)
     except (PlainPickleError, KeyError, TypeError) as error:
         # The digest matched, so the entry is intact but another version wrote it.
-        logger.warning("%s/%s: no schedule (%s); making it again", store.directory, key, error)
+        logger.warning(
+            "%s/%s: not a valid schedule (%s); compiling again", store.directory, key, error
+        )
         store.remove(key)
         return None

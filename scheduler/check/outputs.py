@@ -131,6 +131,7 @@ def _check_floats(
     tolerance: float,
     slices: Mapping[str, tuple[int, int]],
 ) -> OutputCheck:
+    """Compare floats: special values by position, all others relative to the largest value."""
     with np.errstate(all="ignore"):
         ours, theirs = found.astype(np.float64), expected.astype(np.float64)
         finite = np.isfinite(theirs)
@@ -145,13 +146,14 @@ def _check_floats(
     if not same.all():
         where = _position(~same)
         counts = f"{_special(theirs)} in the reference, {_special(ours)} found"
-        problem = f"NaN or infinity at other places: {counts}"
+        problem = f"NaN or infinity at different positions: {counts}"
     elif relative > tolerance:
         problem = f"{relative:.1e} of the largest value {peak:.3g} off, expected {tolerance:.0e}"
     return OutputCheck(name, worst, relative, where, _part(where, slices), tolerance, problem)
 
 
 def _check_integers(name: str, found: Array, expected: Array, share: float) -> OutputCheck:
+    """Compare integers; at most `share` of the elements may differ."""
     ours, theirs = found.astype(np.int64), expected.astype(np.int64)
     difference = np.abs(ours - theirs)
     worst = int(difference.max(initial=0))
@@ -209,8 +211,8 @@ def rounding_of(model: OnnxModel, *, stores_halves: bool) -> tuple[Rounding, str
     found = sorted({node.op_type for node in all_nodes(model.proto) if _quantises(node, known)})
     if found:
         reason = (
-            f"{', '.join(found)} rounds computed values to 8 bits: one that lies between two steps "
-            "goes either way by a unit of its last place, and layers behind it add steps up, so "
+            f"{', '.join(found)} rounds computed values to 8 bits: a value near a tie can round "
+            "either way, and the differences add up over layers, so "
             f"{QUANTISED_TOLERANCE:g} of the largest value is allowed"
         )
         return Rounding.QUANTISED, reason

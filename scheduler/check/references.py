@@ -75,18 +75,21 @@ class Reference:
             ) from error
 
     def _fall_back(self, why: str) -> None:
+        """Use onnx's evaluator, or raise ModelError; `why` is the reason not to use onnxruntime."""
         self.why_not = why
         model = self._source if isinstance(self._source, OnnxModel) else load_model(self._source)
         try:
             self._session = _Evaluator(whole_model(model))
         except Exception as error:
             raise ModelError(
-                f"{model.name}: no reference takes the model: {one_line(error)}; compile it "
+                f"{model.name}: no reference can run the model: {one_line(error)}; compile it "
                 "without --verify"
             ) from error
 
 
 class _OnnxRuntime:
+    """onnxruntime on the CPU."""
+
     def __init__(self, model: str | bytes, threads: int) -> None:
         import onnxruntime
 
@@ -107,6 +110,8 @@ class _OnnxRuntime:
 
 
 class _Evaluator:
+    """onnx's reference evaluator."""
+
     def __init__(self, model: onnx.ModelProto) -> None:
         # This import is slow and rarely needed.
         from onnx.reference import ReferenceEvaluator
@@ -127,7 +132,7 @@ def _data(source: str | Path | OnnxModel) -> str | bytes:
         return str(source)
     model = whole_model(source)
     if model.ByteSize() > MAX_FILE_BYTES:
-        raise ModelError(f"{source.name}: more than 2 GiB; give the file, not the model")
+        raise ModelError(f"{source.name}: larger than 2 GiB; pass the file instead of the model")
     return bytes(model.SerializeToString())
 
 
@@ -285,7 +290,7 @@ class DoubleEvaluator:
         try:
             self._evaluator = ReferenceEvaluator(proto, new_ops=OPERATORS)
         except Exception as error:
-            raise ModelError(f"onnx's evaluator does not take it: {one_line(error)}") from error
+            raise ModelError(f"onnx's evaluator cannot load it: {one_line(error)}") from error
         self._types = {
             output.name: helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
             for output in model.proto.graph.output
@@ -308,7 +313,7 @@ class DoubleEvaluator:
         for node in self._evaluator.proto_.graph.node:
             for name in node.output:
                 if name and name not in given and _is_narrow(found.get(name)):
-                    raise ModelError(f"onnx's evaluator narrows the result of {node.op_type}")
+                    raise ModelError(f"onnx's evaluator computes {node.op_type} in lower precision")
         return {name: np.asarray(found[name]) for name in self._types}
 
 
@@ -356,6 +361,7 @@ def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def _is_trusted(node: onnx.NodeProto) -> bool:
+    """Whether onnx's evaluator computes a node as specified, in float64."""
     if node.op_type in _NOT_TRUSTED or node.op_type in _NO_VALUE_IN_DOUBLE:
         return False
     texts = {a.name: a.s.decode(errors="replace") for a in node.attribute}

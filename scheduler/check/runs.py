@@ -1,4 +1,8 @@
-"""Runs a compiled model and its reference on the same inputs and compares the outputs."""
+"""Runs a compiled model and its reference on the same inputs and compares the outputs.
+
+`run_both` runs them on several kinds of seeded inputs. `judged` returns the worst difference of
+each output, after an evaluation in float64 has settled disputed differences.
+"""
 
 from __future__ import annotations
 

@@ -134,22 +134,22 @@ def unsuited(
     """
     nodes = toposort(list(outputs))
     if kind is Kind.GRID and any(map(_is_power_of_integers, nodes)):
-        return "powers of integers that are not whole go through float32"
+        return "fractional powers of integers are computed in float32"
     if kind in (Kind.NORMAL, Kind.GRID):
         return ""
     if flops > MOST_FLOPS:
-        return "a network of this size meets them everywhere"
+        return "in a network of this size they spread everywhere"
     if any(node.op is Op.CUSTOM for node in nodes):
-        return "sorting and scattering say nothing about them"
+        return "sorting and scattering do not define their result"
     if any(_drops_fraction(node) for node in nodes):
-        return "what becomes an integer of them is not defined"
+        return "their conversion to integers is undefined"
     if kind is Kind.INFINITE:
         is_weighted = any(_sums_products(node) for node in nodes) or _WEIGHS & set(operators)
-        return "sums of products may leave out those with 0" if is_weighted else ""
+        return "sums of products may skip terms with 0" if is_weighted else ""
     if "Mod" in operators:
         return "Mod is exact for quotients below 2^24"
     if half:
-        return "halves end at 65504"
+        return "fp16 ends at 65504"
     if any(map(_sums, nodes)):
         return "overflow depends on summation order"
     return ""
@@ -243,6 +243,7 @@ def _floats(code: int, values: Array) -> Array:
 
 
 def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator) -> Array:
+    """Return random integers or bools; `limit` is the number of rows they pick from, if any."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     carried = CARRIED.get(code)
     if dtype == np.bool_:

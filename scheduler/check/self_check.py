@@ -104,7 +104,7 @@ def verify(
     stuck = [name for name in still if not _is_still(normal, name, rounding)]
     advice = _advice(compiled)
     failures = [f'output "{c.name}"{_at(c)} is {c.problem}; {advice}' for c in checks if c.problem]
-    failures += [f'output "{n}" is the same for all inputs, not in the reference' for n in stuck]
+    failures += [f'output "{n}" is the same for all inputs, unlike in the reference' for n in stuck]
     failures += _round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
     why = f" ({reference.why_not})" if reference.why_not else ""
     return Report(
@@ -194,8 +194,8 @@ def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) 
             for entry, given, before in seen:
                 names = _different(before, program.run(given, entry))
                 if names:
-                    what = f"{entry} gives other values for {', '.join(names)}"
-                    return [f"after it was written and loaded, {what}; report the model"]
+                    what = f"{entry} returns different values for {', '.join(names)}"
+                    return [f"after writing and loading the artifact, {what}; report the model"]
     return []
 
 
@@ -205,6 +205,7 @@ def _different(before: Arrays, after: Arrays) -> list[str]:
 
 
 def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
+    """Check the outputs of a driving program for a few frames, before and after a reset."""
     failures: list[str] = []
     seen: list[_Seen] = []
     artifact = from_memory(compiled.manifest, compiled.data)

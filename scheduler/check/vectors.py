@@ -63,12 +63,13 @@ def with_self_test(compiled: CompiledModel, *, keep: bool = True) -> CompiledMod
     try:
         made = _cached(compiled) if keep else _made(compiled)
     except _NoVectorsError as reason:
-        note = f"no self-test is carried: {reason}"
+        note = f"no self-test: {reason}"
         return replace(compiled, notes=(*compiled.notes, note))
     return replace(compiled, manifest={**compiled.manifest, "self_test": made})
 
 
 def _cached(compiled: CompiledModel) -> dict[str, Any]:
+    """Return the self-test from the cache, or make and cache it."""
     version = compiler_version()
     if version is None:
         return _made(compiled)
@@ -88,11 +89,12 @@ def _cached(compiled: CompiledModel) -> dict[str, Any]:
 
 
 def _made(compiled: CompiledModel) -> dict[str, Any]:
+    """Return the self-test of a model, or raise _NoVectorsError."""
     flops = _flops(compiled)
     if flops > MOST_FLOPS:
         raise _NoVectorsError(
-            f"a run takes {flops:.1e} operations, more than the {MOST_FLOPS:.0e} that are "
-            "computed without a device"
+            f"a run takes {flops:.1e} operations, more than the {MOST_FLOPS:.0e} allowed without "
+            "a device"
         )
     rounding = _rounding(compiled)
     vectors = []
@@ -117,6 +119,7 @@ def _rounding(compiled: CompiledModel) -> Rounding:
 
 
 def _vector(entry: str, graph: EntryGraph, seed: int, rounding: Rounding) -> TestVector:
+    """Return the expected outputs and states of an entry for one seed."""
     roots = [*graph.outputs.values(), *graph.states]
     expected = []
     for (kind, name), value in zip(
@@ -157,6 +160,7 @@ def _state_of(node: Node) -> Buffer:
 
 
 def _evaluated(entry: str, roots: list[Node], seed: int) -> list[Array]:
+    """Return the values of nodes for seeded inputs and states, computed by the interpreter."""
     found = {n.arg for n in toposort(roots) if n.op is Op.BUFFER and n.arg.data is None}
     ports = {
         buffer: TensorSpec(buffer.name, buffer.shape, buffer.dtype.np, buffer.partial)

@@ -123,6 +123,7 @@ def _known(node: Node) -> NDArray[Any] | None:
 
 
 def _run(node: Node) -> Node | None:
+    """Return a gather of evenly spaced rows as a slice, flip or expand."""
     data, index = node.src
     axis, size = node.arg, data.shape[node.arg]
     rows = _known(index)

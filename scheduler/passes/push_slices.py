@@ -45,7 +45,7 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
 class _Sliced:
     """A graph restricted to the elements that are read."""
 
-    need: dict[Node, Box]  # the needed box of each computing node
+    need: dict[Node, Box]  # the needed box of each node other than movement
     new: dict[Node, Node] = field(default_factory=dict)  # each node -> its needed box as a new node
     # movement -> a box of its result as a new node
     moved: dict[Node, Node] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class _Sliced:
 class _Reads:
     """The elements of a graph that are read."""
 
-    # the box that is read of each computing node
+    # the box that is read of each node other than movement
     boxes: dict[Node, Box] = field(default_factory=dict)
     moved: set[Node] = field(default_factory=set)  # movement nodes that are already read in full
     parts: bool = False  # whether any element is not read
 
 
 def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
-    """Return the box that is read of each computing node."""
+    """Return the box that is read of each node other than movement."""
     reads = _Reads()
     for root in roots:
         _request(root, whole(root.shape), reads)

@@ -62,6 +62,7 @@ def _constant_arithmetic(node: Node) -> Node | None:
 
 
 def _before_expand(node: Node) -> Node | None:
+    """Return arithmetic on expanded operands as the expansion of arithmetic."""
     shape = next((s.src[0].shape for s in node.src if s.op is Op.EXPAND and _varies(s)), None)
     if shape is None:
         return None
@@ -105,6 +106,7 @@ def _reduce_constant(node: Node) -> Node | None:
 
 
 def _reduce_repeated(node: Node) -> Node | None:
+    """Return a reduction over expanded axes without the repeated terms."""
     source, (op, axes) = node.src[0], node.arg
     if source.op is not Op.EXPAND or not all(source.shape):
         return None

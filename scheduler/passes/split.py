@@ -83,6 +83,7 @@ def _factors(node: Node) -> tuple[Node, ...]:
 
 
 def _find(node: Node, readers: Readers) -> _Concat | None:
+    """Return the concat below a sum that can be split, or None."""
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
         return None
     factors = _factors(node)
@@ -142,6 +143,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
 
 
 def _by_parts(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
+    """Return a sum over a concat as the sum of sums over its sources."""
     total: Node | None = None
     at = 0
     for source in found.concat.src:
@@ -168,6 +170,7 @@ def _by_parts(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
 
 
 def _two_stages(node: Node) -> Node | None:
+    """Return a long reduction as two reductions with a stored result between them."""
     op, axes = node.arg
     source = node.src[0]
     if prod(source.shape) < THRESHOLD * max(1, prod(node.shape)):
@@ -231,6 +234,7 @@ def _max_sources(limits: Limits) -> int:
 
 
 def _in_stages(node: Node, most: int) -> Node | None:
+    """Return a concat with more than `most` sources as a concat of stored concats."""
     if len(node.src) <= most:
         return None
     groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]

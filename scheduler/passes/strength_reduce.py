@@ -114,6 +114,7 @@ def _merge_factors(node: Node) -> Node | None:
 
 
 def _power(node: Node) -> Node | None:
+    """Return a power with a small constant exponent as products or a root."""
     base, exponent = node.src[0], value_of(node.src[1])
     if not isinstance(exponent, float) or not math.isfinite(exponent):
         return None

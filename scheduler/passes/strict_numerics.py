@@ -63,6 +63,7 @@ def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _ordered(node: Node) -> Node:
+    """Return a reduction with a fixed order of axes and parts."""
     op, axes = node.arg
     shape = node.src[0].shape
     moving = [a for a in axes if shape[a] > 1]

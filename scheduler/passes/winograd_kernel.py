@@ -149,6 +149,7 @@ def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
 
 
 def _candidates(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
+    """Yield the blocks to choose from for a shape that `fits`."""
     depth, lanes = sum(shape.channels), spec.lanes
     most = spec.l2_bytes // spec.winograd.cache_part // (TILE_BYTES * depth)
     for groups in (1, 2, 4, 8):
@@ -238,6 +239,7 @@ def kernel_source(shape: Shape, blocks: Blocks) -> str:
 
 
 def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
+    """Return the declarations at the start of the kernel."""
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
@@ -259,6 +261,7 @@ def _place(shape: Shape) -> str:
 
 
 def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    """Yield the transform of the inputs to V."""
     vector, h, w = f"float{blocks.lanes}", shape.height, shape.width
     whole = f"(tiles + {blocks.rows - 1}) / {blocks.rows} * {blocks.rows}"
     yield f"for (int i = 0; i < {whole}; i++) {{"
@@ -305,6 +308,7 @@ def _combined(d: list[str]) -> list[str]:
 
 
 def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    """Yield the matrix products of U and V, up to the loop that `_back` continues."""
     n, vs, rs = blocks.lanes, range(blocks.vectors), range(blocks.rows)
     vector, channels = f"float{n}", depth * n
     panel = blocks.vectors * n
@@ -337,6 +341,7 @@ def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
 
 
 def _back(shape: Shape, blocks: Blocks) -> Iterator[str]:
+    """Yield the transform of the products to results, and the epilogue."""
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     columns, outputs = shape.columns, shape.outputs
     yield f"    for (int r = 0; r < min({blocks.rows}, tiles - i); r++) {{"

@@ -39,6 +39,7 @@ def combine_lanes(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: i
 
 
 def _alone(e: Emitter, name: str, op: Op, kind: dt.DType, lanes: int) -> str:
+    """Combine the lanes of one accumulator by halves."""
     code = name
     while lanes > 1:
         lanes //= 2

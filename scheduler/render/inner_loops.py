@@ -1,4 +1,6 @@
-"""Emits the loops inside a step of a kernel: reductions, and loops that fill private arrays.
+"""Emits the loops inside a kernel's step, which computes one register tile of results.
+
+These are reductions, and loops that fill private arrays:
 
     acc = 0; for k in range(K): acc = fma(x[k], w[k], acc)
     for ky in 0..2: acc += (0 <= y+ky-1 < H ? x[y+ky-1] : 0) * w[ky]

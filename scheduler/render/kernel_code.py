@@ -282,8 +282,8 @@ class Emitter:
 def _check(value: int) -> None:
     if value > ixs.LARGEST:
         raise LoweringError(
-            f"an index of up to {value} elements, also in what is never stored; "
-            f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
+            f"an index of up to {value} elements, perhaps of a value that is never stored; "
+            f"at most {ixs.LARGEST}: use a smaller batch, or split the work"
         )
 
 

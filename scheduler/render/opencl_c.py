@@ -138,7 +138,7 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     """Return an elementwise node's expression; a LoweringError means a bug in the compiler."""
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):
-        raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
+        raise LoweringError(f"{op.name}: fp16 arithmetic that no pass has widened")
     if op in (Op.CAST, Op.BITCAST):
         return _conversion(node, src[0], lanes)
     if op in COMPARE:
@@ -212,6 +212,7 @@ def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> 
 
 
 def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
+    """Return a unary operation, or raise LoweringError if there is no rendering."""
     if op is Op.NEG:
         return _negated(a, kind, lanes)
     if op is Op.ABS:

@@ -51,6 +51,8 @@ class Nest:
 
 
 class _Renderer:
+    """Renders one loop nest; nests of one kernel share its parameters."""
+
     def __init__(
         self,
         nest: Nest,
@@ -144,6 +146,7 @@ class _Renderer:
         return ixs.add(ixs.mul(part, share), self.loops.open(loops, share))
 
     def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
+        """Emit the numbered stores at all given coordinates."""
         values = [self.body.values[n] for n in numbers]
         axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # axes of the open loops
         with ExitStack() as loops:
@@ -198,6 +201,7 @@ class _Renderer:
         return [union(combination) for combination in product(*cuts)]
 
     def _store(self, number: int, instance: Instance) -> None:
+        """Emit one store at one coordinate."""
         value, pointer = self.body.values[number], self.pointers[number]
         kind = value.dtype
         if value.op is Op.CAST and (kind, value.src[0].dtype) == (dt.float16, dt.float32):

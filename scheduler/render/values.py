@@ -151,6 +151,7 @@ class Values:
         return ixs.of(self._runtime[value.code])
 
     def _emit(self, node: Node, instance: Instance) -> Val:
+        """Emit a node whose sources are already known."""
         if node.op is Op.LOAD:
             return self._load(node, instance)
         if node.op is Op.INDEX:
@@ -174,6 +175,7 @@ class Values:
         return Val(name, lanes > 1, depth)
 
     def _index(self, ix: Ix) -> Val:
+        """Emit an index as a value; it is a vector if it differs by lane."""
         depth = self.e.depth_of(ix)
         if not self.moves(ix):
             return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
@@ -211,6 +213,7 @@ class Values:
         )
 
     def _select(self, node: Node, instance: Instance) -> Val:
+        """Emit a choice between two values by a predicate on indices."""
         predicate = ixs.substitute_predicate(node.arg, instance.mapping)
         if predicate in ((), ixs.NEVER):
             return self.value(node.src[0 if predicate == () else 1], instance)
@@ -249,6 +252,7 @@ class Values:
         )
 
     def _load(self, node: Node, instance: Instance) -> Val:
+        """Emit a load from a buffer, an image or a packed weight."""
         place: Place = node.arg
         packed = self._pack(node) if is_weight(node.src[0]) else None
         if packed is not None:
@@ -332,6 +336,7 @@ class Values:
         return f"({cl.ctype(kind, self.lanes)})({', '.join(parts)})"
 
     def _pack(self, node: Node) -> PackedWeight | None:
+        """Return the packed form of the weight that a load reads, or None."""
         if node not in self._packed:
             # Loads with equal data and strides share one buffer.
             packed = pack(node, self.axes)
@@ -343,6 +348,7 @@ class Values:
         return self._packed[node]
 
     def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
+        """Emit a load from a packed weight."""
         offset, vector = ixs.ZERO, False
         for atom, (outer, unroll, lane) in packed.strides.items():
             step, coordinate = instance.coordinates[atom]

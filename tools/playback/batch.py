@@ -144,6 +144,7 @@ class Batch:
         return results
 
     def _run_pair(self, planned: Planned, model: LoadedModel, log: Path) -> DriveResult:
+        """Return the result of a pair, from its finished log or by playing the drive."""
         inputs = LogInputs(
             drive=planned.info.identity,
             artifact=model.artifact.sha256,

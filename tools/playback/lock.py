@@ -45,6 +45,7 @@ def output_lock(output: Path) -> Iterator[None]:
 
 
 def _acquire(output: Path, path: Path) -> int:
+    """Return the descriptor of the locked file, or raise UsageError."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -59,8 +60,8 @@ def _acquire(output: Path, path: Path) -> int:
             os.close(descriptor)
             by = f"process {holder}" if holder else "another process"
             raise UsageError(
-                f"{output}: expected to be the only one that writes it, found {by} at it; wait "
-                "for that one, or name another output"
+                f"{output}: expected to be its only writer, found {by}; wait for it to finish, or "
+                "name another output"
             ) from error
         except OSError as error:
             os.close(descriptor)

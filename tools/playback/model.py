@@ -38,14 +38,14 @@ _KINDS = {
         DAEMON_STREAMS,
         ("road_frame", "wide_frame"),
         "expected frames of a road or a wide camera, found none; the drive cannot be replayed",
-        "driving models are given as --model",
+        "pass driving models with --model",
     ),
     MONITORING: _Kind(
         (DRIVER_STREAM,),
         ("driver_frame",),
         "expected frames of a driver camera (dcamera.hevc of a segment), found none; fetch them, "
         "or leave --monitoring out",
-        "driver monitoring is given to modeld replay as --monitoring",
+        "pass driver monitoring to modeld replay with --monitoring",
     ),
 }
 

@@ -1,4 +1,7 @@
-"""Keeps a few camera frames of a drive as small JPEG pictures while it is played."""
+"""Keeps a few camera frames of a drive as small JPEG pictures while it is played.
+
+They are saved next to the event log, so that a later report can show them.
+"""
 
 from __future__ import annotations
 

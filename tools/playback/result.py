@@ -1,4 +1,8 @@
-"""Summarizes a finished replay in a few numbers, and checks it for problems."""
+"""Summarizes a finished replay in a few numbers, and checks it for problems.
+
+`read_result` reads the event log and its frame table back. `DriveResult.problem` describes missing,
+invalid or infinite outputs.
+"""
 
 from __future__ import annotations
 

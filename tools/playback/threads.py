@@ -117,6 +117,7 @@ def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[It
 
 
 def _read(drive: Drive, first: int, queue: _Queue) -> None:
+    """Put the moments of a drive into a queue; runs in the prefetching thread."""
     moments = drive.moments(first)
     error: BaseException | None = None
     try:

@@ -175,6 +175,8 @@ def kernel_graph(table: KernelTable, prefix: str, times: LaunchTimes | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
+    """The layout of one kernel graph, which draws its boxes and edges."""
+
     table: KernelTable
     placed: Placed
     left: int

@@ -1,4 +1,7 @@
-"""Renders the VIZ page: costs, passes, kernel graph, memory, launches and sources per entry."""
+"""Renders the HTML page that VIZ=1 writes about one compilation.
+
+It has a section for each entry of the artifact: costs, passes, kernel graph, memory and launches.
+"""
 
 from __future__ import annotations
 

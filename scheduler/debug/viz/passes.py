@@ -48,6 +48,8 @@ def rewired(node: Node, pairs: Pairs) -> bool:
 
 
 class _Finder:
+    """Pairs the nodes of two graphs, one node of each with at most one of the other."""
+
     def __init__(self, before: Sequence[Node], now: Sequence[Node]) -> None:
         self.before, self.now = before, now
         self.pairs: Pairs = {}
@@ -156,8 +158,8 @@ def passes_section(stages: Stages) -> str:
     made = make_stages(stages)
     shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
     return (
-        f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '
-        f'<b class="re">~ rewired</b> nodes: those that read another one than before.</p>'
+        f'<p>For each pass: <b class="up">+ new</b>, <b class="down">- dropped</b> and '
+        f'<b class="re">~ rewired</b> nodes. A rewired node reads another node than before.</p>'
         f'<div class="passes"><div class="wide">{_counts_table(shown)}</div>'
         f"<div>{_listings(made)}</div></div>"
     )

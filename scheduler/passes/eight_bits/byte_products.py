@@ -3,7 +3,7 @@
 `byte_products` computes them as dot products of four bytes:
 
     sum((x - z) * s * w)          x uint8 at run time, w known: whole numbers times scales, or w
-                                  quantised like x
+                                  quantized like x
     ->  (sum(dot4(x', w')) - z * sum(w8)) * s * scales
 
 x' has four bytes of a summed axis in one word, and w' has the 8-bit integers w8 of the weight.
@@ -107,6 +107,7 @@ def factors(node: Node) -> tuple[Node, ...]:
 
 
 def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
+    """Return a sum of products as dot products of bytes, or None if its factors do not fit."""
     axes: tuple[int, ...] = node.arg[1]
     left, right = node.src[0].src
     if left in known:
@@ -189,6 +190,7 @@ class _Weight(NamedTuple):
 
 
 def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | None:
+    """Return a known factor as integers times scales, or None if that is not exact."""
     while factor.op is Op.EXPAND:
         factor = factor.src[0]
     (data,) = evaluate([factor])

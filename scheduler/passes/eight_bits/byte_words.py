@@ -133,7 +133,7 @@ class Packed:
 
 
 def packed_bytes(operand: Operand, value: Quantised, point: Point, packed: Packed) -> Node | None:
-    """Return a factor as words below its outer movement, or None if that splits words."""
+    """Return a factor as words, with its movement applied; None if the movement splits words."""
     above, below = operand.moves[: point.depth], operand.moves[point.depth :]
     if point.is_part and operand.moves[0].shape[point.places[0]] % BYTES:
         return None

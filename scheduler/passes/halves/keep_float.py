@@ -69,10 +69,10 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     cones = (
         ("a custom kernel reads or writes it", custom),
         ("an output or a state is a copy of it", cone(_copied(roots), _is_move)),
-        ("an index, an integer or a test comes of it", cone(decided_by(order))),
-        ("a variance comes of it", cone(_squared(order))),
-        ("a sum of exponentials comes of it", cone(_exponents(order, users))),
-        ("a power comes of it", cone(_powers(order))),
+        ("an index, an integer or a test depends on it", cone(decided_by(order))),
+        ("a variance depends on it", cone(_squared(order))),
+        ("a sum of exponentials depends on it", cone(_exponents(order, users))),
+        ("a power depends on it", cone(_powers(order))),
         ("a partial sum", _partial_sums(order)),
     )
     largest = largest_values(order)

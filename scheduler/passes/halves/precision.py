@@ -140,6 +140,7 @@ def _halved(
     spec: DeviceSpec,
     origins: Origins,
 ) -> Halved:
+    """Return the graph with the given weights and values as fp16, except those that must not be."""
     order = toposort(roots)
     reason = reasons(roots, [*weights, *values], spec)
     half_values = {n for n in values if n not in reason}

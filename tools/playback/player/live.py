@@ -216,6 +216,7 @@ def _await_services(daemons: Sequence[Child], sockets: Sequence[Path]) -> None:
 
 
 def _play(player: Player, listener: Listener, daemons: Sequence[Child]) -> None:
+    """Play the drive, and raise ProcessError if a daemon ends or never answers."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
 
     def attend(_: Player) -> None:
@@ -270,8 +271,8 @@ def live_lines(result: LiveOutcome) -> list[str]:
     frames = count_text(report["frames"], "frame")
     lines = [f"live: {report['answered']} of {frames} answered; {late_text(result.playing)}"]
     for name, key in (
-        ("modelV2 intervals off the recorded ones by", "interval_deviation_ms"),
-        ("frame to modelV2", "latency_ms"),
+        ("deviation of modelV2 intervals from the recording", "interval_deviation_ms"),
+        ("latency from frame to modelV2", "latency_ms"),
     ):
         found = report[key]
         if found is not None:

@@ -29,12 +29,12 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of live replay."""
     group = parser.add_argument_group(
         "live replay",
-        "With --live a daemon process of its own is driven at the recorded pace over real shared "
-        "memory and a real bus. The log holds what was played and what the daemon said, stamped "
-        "with the time of the drive; how evenly modelV2 came is printed beside it. A frame "
-        "without an answer is an error, exit code 1. One drive, one model.",
+        "With --live the drive is played in real time to a separate daemon process, over real "
+        "shared memory and a real bus. The log has the played messages and the daemon's outputs, "
+        "stamped with the time of the drive. How regularly modelV2 arrived is printed as well. A "
+        "frame without an answer is an error (exit code 1). One drive and one model only.",
     )
-    group.add_argument("--live", action="store_true", help="at the recorded pace, as in the car")
+    group.add_argument("--live", action="store_true", help="play in real time, as in the car")
     add_play_arguments(group)
 
 

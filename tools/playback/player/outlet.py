@@ -1,4 +1,7 @@
-"""The outputs of a player: messages to services on the bus, and frames to shared memory."""
+"""The outputs of a player: messages to services on the bus, and frames to shared memory.
+
+`ServiceFilter` selects the services of a drive that are played. `BusOutlet` sends them.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,8 @@ class BusOutlet:
             announced = "no such stream" if camera is None else str(camera.format)
             raise DriveError(
                 f"frame {frame.frame_id} of {stream}: expected {announced}, as the drive announced,"
-                f" found {frame.format}; the camera changed within the drive: play its parts"
+                f" found {frame.format}; the camera changed within the drive: play its segments "
+                "separately"
             )
         camera.next_buffer()[:] = frame.data
 

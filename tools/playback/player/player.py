@@ -197,6 +197,7 @@ class Player:
         return self._options.limit is not None and self._main_frames >= self._options.limit
 
     def _play(self, moment: Moment) -> None:
+        """Send the events of a moment, each when it is due."""
         self.position = moment.index
         events = events_of(moment)
         if not events:
@@ -246,6 +247,7 @@ class Player:
         return True
 
     def _skip_gap(self, played_ns: int) -> None:
+        """Shorten a long gap before an event to one frame period."""
         previous_ns = self._previous_ns
         assert previous_ns is not None
         if played_ns - previous_ns > MAX_GAP_NS:
@@ -259,6 +261,7 @@ class Player:
         self._previous_ns = max(previous_ns, played_ns)
 
     def _keep_distance(self, stream: str, played_ns: int) -> None:
+        """Delay everything if a frame would follow the previous one too closely."""
         sent = self._sent.get(stream)
         if sent is None:
             return
@@ -292,6 +295,7 @@ class Player:
         return False
 
     def _send(self, message: Message) -> None:
+        """Send a message with its stamps shifted, unless its service is blocked."""
         service = message.service
         if not self._options.services.passes(service):
             return
@@ -300,7 +304,7 @@ class Player:
         if message.migrated is not None:
             data = moved(message._replace(data=message.migrated), offset)
         if recorded is None or data is None:
-            logger.warning("left out a damaged %s at %d ns", service, message.mono_time_ns)
+            logger.warning("skipped a damaged %s at %d ns", service, message.mono_time_ns)
             return
         self._outlet.send(service, data)
         counts = self.counts.messages
@@ -310,6 +314,7 @@ class Player:
             self._newest[service] = data
 
     def _publish(self, stream: str, frame: Frame, played_ns: int) -> None:
+        """Publish a filled frame and report it."""
         offset = self._stamps.offset
         frame_id = frame.frame_id + offset.frame_id
         eof_ns = frame.timestamp_eof_ns + offset.time_ns
