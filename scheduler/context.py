@@ -86,7 +86,7 @@ class CompileContext:
         return self.spec.limits
 
     def key(self) -> tuple[object, ...]:
-        """Return the part of a cache key that holds everything in here that can change a result."""
+        """Return a key of everything in the context that can change a result, for caches."""
         names = [f.name for f in fields(self.flags) if f.name not in _DIAGNOSTIC_FLAGS]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
         return (

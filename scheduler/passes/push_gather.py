@@ -217,7 +217,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
-    """Whether a tensor contains a reduction for each of its elements that nothing else reads."""
+    """Whether each element of a tensor has its own reduction, which nothing else reads."""
     found = islice(_below(node, axis, readers.roots), MAX_VISITS)
     reduced = (n for n, _ in found if peel(n, COMMUTING)[1].op is Op.REDUCE)
     return any(prod(n.shape[a] for a in varying_axes(n)) == prod(node.shape) for n in reduced)
@@ -247,7 +247,7 @@ def _is_given(leaf: Node) -> bool:
 
 
 def _gather(node: Node, axis: int, rows: Node) -> Node:
-    """Return the gather of rows along an axis, or along all axes that rows depend on, merged.
+    """Return the gather of rows along an axis, merged with the other axes that rows depend on.
 
     data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
     """

@@ -268,10 +268,10 @@ class _Graph:
     position: dict[Node, int]
 
     def end_of(self, node: Node, made: _Convolution) -> Node | None:
-        """Return the last node of the arithmetic after a convolution that all its readers lead to.
+        """Return the last elementwise node after a convolution that all paths from it pass through.
 
-        The search continues past branches that rejoin, such as x * sigmoid(x). Returns None if the
-        last node is an output.
+        The search continues past branches that rejoin, such as x * sigmoid(x). Returns None if that
+        node is an output.
         """
         shape = made.shape.batch, made.shape.outputs, made.shape.rows, made.shape.columns
         inside: dict[Node, None] = {node: None}

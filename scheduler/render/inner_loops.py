@@ -218,7 +218,7 @@ class Loops:
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
 
     def _folded(self, node: Node, sums: list[str], lanes: int) -> str:
-        """Combine the accumulators of one result, each with the one half the list further on."""
+        """Combine the accumulators of one result, the second half of the list into the first."""
         while len(sums) > 1:
             half = len(sums) // 2
             for low, high in zip(sums[:half], sums[half:], strict=True):

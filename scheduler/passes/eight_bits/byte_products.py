@@ -136,7 +136,7 @@ def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
 
 
 def _is_worth(node: Node, axis: int) -> bool:
-    """Whether words along an axis are smaller than its bytes; true from three bytes on."""
+    """Whether packing an axis into words pays, which needs at least three bytes."""
     return node.src[0].shape[axis] >= BYTES - 1
 
 
