@@ -1,9 +1,9 @@
-"""Which interface the models of a driving program have, and why: docs/interfaces.md.
+"""Recognizes the interface of the models of a driving program, see docs/interfaces.md.
 
 roles by names of inputs -> revision declared, or the one that fits -> rules -> `derive`
 
-`--interface` declares a revision, else a TOML beside a model, `vision.toml` beside `vision.onnx`,
-else its checkpoint:
+A revision is declared by `--interface`, else by a TOML next to a model (`vision.toml` next to
+`vision.onnx`), else by the model's checkpoint. A TOML can also change rules:
 
     interface = "split-2025-07-02"
     [rules.action]
@@ -56,7 +56,7 @@ CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A revision whose models have the roles of ours, and how ours differ from it."""
+    """A revision with the same roles as our models, and the differences between them."""
 
     revision: Revision
     inputs: tuple[str, ...]
@@ -65,7 +65,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The revision that is taken, why, and what else would be as good."""
+    """The chosen revision, the reason, and a note about equally good ones."""
 
     candidate: _Candidate
     reason: str
@@ -75,20 +75,20 @@ class _Choice:
 def recognise_driving(
     models: Sequence[OnnxModel], declared: str | None = None
 ) -> tuple[Interface, tuple[OnnxModel, ...], tuple[str, ...]]:
-    """Return the interface of models, the models in the order in which they run, and notes.
+    """Return the interface of models, the models in run order, and notes.
 
-    The revision is the declared one, else that of a TOML beside a model, else that of a known
-    checkpoint, else the newest one that fits (or the preferred one); a note says if others with
-    different rules fit, too. Raises ModelError, with all that is wrong at once, if the one to three
-    models are no complete driving model, contradict what is declared, or lack what the daemon
-    needs.
+    The revision is the declared one, else that of a TOML next to a model, else that of a known
+    checkpoint, else the newest one that fits (or the preferred one). A note says if others with
+    different rules would also fit. Raises ModelError, with all problems in one message, if the
+    models are not a complete driving model of one to three files, contradict the declaration, or
+    lack something that the daemon needs.
     """
     facts = [facts_of(model) for model in models]
     revisions = load_revisions()
     if declared is not None:
         _check_name(facts, declared, OPTION, revisions)
     roles = ordered(facts, None if declared is None else revisions[declared])
-    # In run order: what is said does not depend on the order of the files.
+    # In run order, so messages do not depend on the order of the files.
     said = _driving_declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
@@ -137,7 +137,7 @@ def _choose(
     if exact:
         return _best(exact)
     if by_inputs:
-        # Among those of the same inputs the one with the fewest other heads.
+        # Among revisions with the same inputs, prefer those with the fewest different heads.
         fewest = min(len(c.heads) for c in by_inputs)
         return _best([c for c in by_inputs if len(c.heads) == fewest], heads_differ=True)
     best = min(all_candidates, key=lambda c: (len(c.inputs), len(c.heads)))
@@ -145,7 +145,7 @@ def _choose(
 
 
 def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _Choice:
-    """Return the preferred or newest of revisions that fit; candidates are in order of time."""
+    """Return the preferred or newest of the revisions that fit; candidates are sorted by date."""
     chosen = next((c for c in candidates if c.revision.preferred), candidates[-1])
     name = chosen.revision.name
     others = [c.revision.name for c in candidates if c.revision.rules != chosen.revision.rules]
@@ -181,7 +181,7 @@ def _problems(
     needed: Mapping[str, str],
     said: Declaration,
 ) -> list[str]:
-    """Return all that is wrong; heads only count as other ones where an interface is declared."""
+    """Return all problems; other heads than the revision's count only if one is declared."""
     slices = [f"{found.name}: {text}" for _, found in roles for text in found.problems]
     heads = {**needed, **candidate.heads} if said.name is not None else needed
     return [*slices, *candidate.inputs, *heads.values()]
@@ -209,22 +209,23 @@ def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:
     return ModelPart(role, found.checkpoint, found.width or 0, dict(found.slices), inputs)
 
 
-# --- What is declared of models: by an option, a TOML beside one, or its checkpoint -----------
+# --- Declarations: by an option, a TOML next to a model, or its checkpoint --------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is declared."""
+    """A declared interface."""
 
-    name: str | None = None  # of the revision; None where nothing names one
-    reason: str = ""  # who names it, for people; "" for nobody
-    rules: Mapping[str, Any] | None = None  # replace those of the revision: a table `[rules]`
-    rules_from: str = ""  # file that says so; "" for none
-    by_user: bool = False  # whether a person names it, not a known checkpoint
+    name: str | None = None  # name of the revision; None if nothing declares one
+    reason: str = ""  # origin of the name, for messages; "" without a name
+    # replacements for the revision's rules: a table `[rules]`
+    rules: Mapping[str, Any] | None = None
+    rules_from: str = ""  # file with the rules; "" without rules
+    by_user: bool = False  # whether a person declared the name, not a known checkpoint
 
     @property
     def rules_text(self) -> str:
-        """What the rules add to a reason: their file and their names; "" for none."""
+        """The addition to a reason that names the rules and their file; "" without rules."""
         if not self.rules:
             return ""
         return f"; rules of {self.rules_from}: {', '.join(_keys(self.rules))}"
@@ -233,9 +234,9 @@ class Declaration:
 def _driving_declaration(
     models: Sequence[ModelFacts], option: str | None, revisions: Mapping[str, Revision]
 ) -> Declaration:
-    """Return what is declared of driving models: see `declaration`, else by checkpoint.
+    """Return the declaration for driving models: see `declaration`, else by checkpoint.
 
-    Raises ModelError as `declaration` does, or if the checkpoints are of different interfaces.
+    Raises ModelError as `declaration` does, or if the checkpoints have different interfaces.
     """
     said = declaration(models, option, revisions)
     if said.name is not None:
@@ -259,10 +260,11 @@ def declaration(
     revisions: Collection[str],
     known_rules: RuleTable = RULES,
 ) -> Declaration:
-    """Return what is declared of models (in run order): by the option, else beside them.
+    """Return the declaration for models (in run order): by the option, else by TOML files.
 
-    A file beside them may name one of `revisions` and replace `known_rules`. Raises ModelError if a
-    name is no revision, or a file is unreadable, has an unknown key, or contradicts another one.
+    A TOML next to a model may name one of `revisions` and replace `known_rules`. Raises ModelError
+    if a name is no revision, or a file is unreadable, has an unknown key, or contradicts another
+    one.
     """
     files = list(_files(models, known_rules))
     rules, rules_from = _declared_rules(files)
@@ -284,7 +286,7 @@ def declaration(
 def _check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
-    """Raise ModelError for a name that is none of `revisions`; its text has the rest."""
+    """Raise ModelError for a name that is not in `revisions`, with advice."""
     if name in revisions:
         return
     for kind, others in (
@@ -324,7 +326,7 @@ def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> d
 def _files(
     models: Sequence[ModelFacts], known_rules: RuleTable
 ) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
-    """Yield (file name, interface, rules) of each TOML beside a model."""
+    """Yield (file name, interface, rules) for each TOML next to a model."""
     for model in models:
         path = model.model.path and model.model.path.with_suffix(".toml")
         if path is None or not (path.exists() or path.is_symlink()):

@@ -294,7 +294,7 @@ def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
 
 
 def _row_index(value: Node, size: int) -> Ix:
-    """Return the row a gather reads: negative counts from the end, the result stays in bounds."""
+    """Return the row of a gather: negative indices count from the end, others are clipped."""
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known

@@ -96,7 +96,7 @@ def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kerne
 
 
 def _with_states(kernels: list[Kernel]) -> tuple[list[Kernel], list[Step]]:
-    """Let ASSIGN kernels write their state where that is safe, add commits elsewhere."""
+    """Let ASSIGN kernels write their state in place if that is safe; otherwise add commits."""
     writers: dict[Node, int] = {}
     for i, kernel in enumerate(kernels):
         for target in kernel.targets:

@@ -42,7 +42,7 @@ def choose_schedule(
 def tuned_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
 ) -> LoopSchedule:
-    """Return the loops of a body: the heuristic's, or those that were measured to be faster."""
+    """Return the measured loops of a body if they beat the heuristic's, else the latter."""
     chosen = choose_schedule(body, vector, lanes, spec)
     if not table.entries:
         return chosen

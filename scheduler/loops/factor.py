@@ -41,7 +41,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
 
 
 def _with_factors_outside(body: PlacedBody) -> PlacedBody:
-    """Return the body with factors that a sum does not run over outside of it; two stay in."""
+    """Move factors out of sums that do not run over them, if two others remain inside."""
     depends = dependencies(body.value)
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
@@ -126,7 +126,7 @@ def _less(number: Node, zero: float) -> Node:
 
 
 def _is_whole(value: Node, kind: dt.DType) -> bool:
-    """Whether a float is a whole number that a type holds, or NaN, of which no cast is defined."""
+    """Whether a float is a whole number within `kind`, or NaN, whose cast is undefined anyway."""
     if value.dtype is not dt.float32:
         return False
     limits: dict[Op, list[float]] = {op: [] for op in _LIMITS}

@@ -66,7 +66,7 @@ class ImageTensor:
     columns: tuple[int, ...]
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
-        """Return the texel of an element that `lane` moves; None if it crosses or is unknown."""
+        """Return the texel of an element that `lane` moves; None if unknown or unaligned."""
         inner = _quarter(index[self.columns[-1]], lane)
         if inner is not None:
             parts = [index[a] for a in self.columns[:-1]] + [inner[0]]
@@ -161,7 +161,7 @@ def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> Im
 
 
 def weight_image(packed: PackedWeight, most: Images) -> Image | None:
-    """Return the image of a packed weight, split where one of its axes ends; None if it is none."""
+    """Return the image of a packed weight, with an axis' end as the row end; None if impossible."""
     size = packed.data.size
     if packed.source.dtype not in DTYPES or size % TEXEL:
         return None

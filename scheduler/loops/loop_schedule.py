@@ -80,7 +80,7 @@ class LoopSchedule:
     weights_in_images: bool = True
 
     def accumulators(self, node: Node) -> int:
-        """Return the variables that keep one result of a reduction, each of all lanes."""
+        """Return the number of all-lane variables that hold one result of a reduction."""
         lanes = self.lanes if node in self.across else 1
         return max(1, parts_of(node) // lanes)
 

@@ -56,7 +56,7 @@ class Axis:
         return self.unroll * self.lanes
 
     def starts(self) -> NDArray[np.int64]:
-        """Return where vectors start, over (outer, unroll); the last block or vectors overlap."""
+        """Return the first index of each vector, over (outer, unroll); the last may overlap."""
         size, inside = self.atom.size, np.arange(self.unroll) * self.lanes
         if self.outer == 1:
             return np.minimum(inside, max(0, size - self.lanes))[None]

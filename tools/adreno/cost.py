@@ -1,14 +1,13 @@
-"""The cost of kernels on an Adreno: waves, time without stalls, problems, and milliseconds.
+"""Estimates the cost of kernels on an Adreno: waves, time without stalls, problems, milliseconds.
 
-*Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more.
-How much more comes from four published times of comma.ai's own models on an Adreno 630, as no
-device was at hand. Those models are not published, so each is set against a model of ours with the
-same interface and about the same architecture. What remains unknown is part of the spread: size of
-the models, share of the host, temperature. The interval is where a fifth one would lie in 9 of 10
-cases, if the four were drawn from all models (Student's t with 3 degrees of freedom, on
-logarithms).
+The *floor* is issue slots x work-items / (lanes x clock), the time if no wave ever waited. A real
+frame takes longer. The ratio is estimated from four published times of comma.ai's own models on an
+Adreno 630, as no device was available. These models are not published, so each time is compared
+with a model of ours that has the same interface and a similar architecture. Unknown model sizes,
+host time and temperature are part of the spread. The interval would contain a fifth time in 9 of
+10 cases, if the four were a random sample (Student's t with 3 degrees of freedom, on logarithms).
 
-`cost_of` has the cost of an artifact, for `modeld inspect` and `modeld compile`.
+`cost_of` computes the cost of an artifact, for `modeld inspect` and `modeld compile`.
 """
 
 from __future__ import annotations
@@ -41,12 +40,13 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The known properties of a GPU (Mesa's table of devices; lanes and clock as published).
+    """Known properties of a GPU (Mesa's table of devices; lanes and clock as published).
 
     Attributes:
-        lanes: multiply-adds of float32 that all processors issue in a clock; 0 if not known.
-        file: vectors of registers for the work-items of a wave.
-        cache_bytes: of the instruction cache of a processor.
+        lanes: float32 multiply-adds per clock on all processors; 0 if unknown.
+        mhz: clock in MHz; 0 if unknown.
+        file: register vectors for the work-items of a wave.
+        cache_bytes: instruction cache of one processor.
     """
 
     number: int
@@ -56,18 +56,18 @@ class Gpu:
     cache_bytes: int
 
     def waves(self, registers: int) -> int:
-        """Return how many waves a processor holds of a kernel that takes so many registers."""
+        """Return the number of waves per processor, for a kernel with this many registers."""
         return min(_MOST_WAVES, self.file // max(1, registers) * 2)
 
     def ms(self, slots: float) -> float:
-        """Return how long issuing slots takes, of all work-items together, in milliseconds."""
+        """Return the time in milliseconds to issue slots, summed over all work-items."""
         return slots / (self.lanes * self.mhz * 1e3) if self.lanes else 0.0
 
 
 _MOST_WAVES: Final = 16
 # Work-items that are issued together.
 _WAVE: Final = 64
-# Of the 740, neither lanes nor clock are published in one place, so it has counts only.
+# Lanes and clock of the 740 have no single published source, so it has counts only.
 GPU_TABLE: Final = {
     630: Gpu(630, 512, 710, 96, 64 * 128),
     660: Gpu(660, 1024, 792, 64, 127 * 128),
@@ -81,15 +81,16 @@ class KernelCost:
 
     Attributes:
         origin: its ONNX nodes.
-        items: work-items of one launch.
-        registers: vectors of four.
-        waves: that a processor holds.
-        spills: instructions that save or load what did not fit into registers.
+        launches: number of launches in a run.
+        items: work-items per launch.
+        registers: number of registers, each a vector of four.
+        waves: number of waves that a processor holds.
+        spills: number of instructions that save or load spilled registers.
         beyond_cache: whether the code is larger than the instruction cache.
-        slots: that a work-item takes, in the mean, by class.
+        slots: mean slots of a work-item, by class.
         hot: slots of the hot loop, each instruction once; None without loops.
-        is_exact: whether values in memory decide nothing.
-        floor_ms, mac_ms: all launches without stalls, and of it the multiply-adds.
+        is_exact: whether no branch depends on values in memory.
+        floor_ms, mac_ms: time of all launches without stalls, and the multiply-adds' part of it.
     """
 
     name: str
@@ -109,7 +110,7 @@ class KernelCost:
     mac_ms: float
 
     def plain(self) -> dict[str, Any]:
-        """Return it as a dictionary for JSON, without what is zero among the slots."""
+        """Return the cost as a dictionary for JSON, without zero slots."""
         slots = {name: round(count, 2) for name, count in self.slots.items() if count}
         hot = None
         if self.hot is not None:
@@ -126,9 +127,12 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class EntryCost:
-    """An entry of an artifact on a GPU; kernels are in the order of their first launch.
+    """An entry of an artifact on a GPU.
 
-    `failures` are kernels that were not built; `launches` of one run include theirs.
+    Attributes:
+        kernels: kernels in the order of their first launch.
+        failures: kernels that could not be built.
+        launches: number of launches in a run, including those of failures.
     """
 
     gpu: Gpu
@@ -139,17 +143,17 @@ class EntryCost:
 
     @property
     def floor_ms(self) -> float:
-        """All kernels without stalls."""
+        """Time of all kernels without stalls."""
         return sum(kernel.floor_ms for kernel in self.kernels)
 
     @property
     def mac_ms(self) -> float:
-        """Of it the multiply-adds."""
+        """The multiply-adds' part of the floor."""
         return sum(kernel.mac_ms for kernel in self.kernels)
 
     @property
     def spills(self) -> int:
-        """Kernels with spilled registers."""
+        """Number of kernels with spilled registers."""
         return sum(kernel.spills > 0 for kernel in self.kernels)
 
 
@@ -160,7 +164,7 @@ def entry_cost(
     built: Mapping[Source, Built],
     gpu: Gpu,
 ) -> EntryCost:
-    """Return what an entry costs."""
+    """Return the cost of an entry."""
     counts: dict[tuple[str, int], int] = {}
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     launched = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
@@ -183,7 +187,7 @@ def _kernel_cost(
     record: Mapping[str, Any], code: KernelCode, launches: int, gpu: Gpu
 ) -> KernelCost:
     items, group = prod(record["global"]), prod(record["local"])
-    # A wave is issued whole, also where its work-group does not fill it.
+    # A wave is always issued completely, even if its work-group does not fill it.
     lanes = items // group * -(-group // _WAVE) * _WAVE
     way = executed(code, items, group)
     slots = slots_of_counts(code.code, way.counts)
@@ -208,11 +212,14 @@ def _kernel_cost(
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A published time, and the counts of our model that stands in for it.
+    """A published time, and the counts of our model that represents its model.
 
-    `analytic_ms` is the count of `tools.describe.compilation` in fp16; `slots_ms` is the floor of
-    tinygrad's kernels, as it made the published ones, by the rules and the compiler of
-    `tools.adreno`.
+    Attributes:
+        what: description of the time.
+        ms: the published time.
+        analytic_ms: estimate of `tools.describe.compilation` in fp16.
+        slots_ms: floor of tinygrad's kernels, which made the published times, computed by
+            `tools.adreno`.
     """
 
     what: str
@@ -221,9 +228,9 @@ class Anchor:
     slots_ms: float
 
 
-# Counted on 2026-11-28: example models and a model of interface dmonitoring-2025, tinygrad 0.14.0
-# with tinymesa 25.2.7.2. The first two times are limits that the fastest of 20 runs stays below,
-# so too long; the last two have warp, host and other work of the device in them.
+# Counted on 2026-11-28 with example models and a model of interface dmonitoring-2025, tinygrad
+# 0.14.0 and tinymesa 25.2.7.2. The first two times are limits for the fastest of 20 runs, so they
+# are too long. The last two include the warp, host time and other work of the device.
 ANCHORS: Final = (
     Anchor("vision alone, limit of tinygrad's CI", 17.0, 2.93, 3.85),
     Anchor("policy alone, limit of tinygrad's CI", 3.2, 0.74, 1.19),
@@ -234,7 +241,7 @@ ANCHORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Time over count: the geometric mean of the anchors, and its interval."""
+    """Ratio of time to count: the geometric mean of the anchors, and its interval."""
 
     low: float
     mean: float
@@ -257,7 +264,7 @@ class Factor:
 
 
 def factor_of(ratios: Sequence[float]) -> Factor:
-    """Return the factor of published times over counts, from four ratios, one an anchor."""
+    """Return the factor of published times over counts, from four ratios, one per anchor."""
     logarithms = [math.log(ratio) for ratio in ratios]
     middle = mean(logarithms)
     width = _T * stdev(logarithms) * math.sqrt(1 + 1 / len(logarithms))
@@ -279,9 +286,9 @@ def cost_of(
     gpu: int,
     progress: Progress,
 ) -> EntryCost:
-    """Compile the kernels of an entry and return what they cost.
+    """Compile the kernels of an entry and return their cost.
 
-    Without an entry it is the first one; `progress` is called after each kernel that is built.
+    `entry` defaults to the first one; `progress` is called after each kernel.
 
     Raises:
         ArtifactMismatchError: the artifact is for a CPU.
@@ -306,7 +313,7 @@ def cost_of(
 
 
 def plain(cost: EntryCost) -> dict[str, Any]:
-    """Return it as a dictionary for JSON; times are missing where lanes or clock are not known."""
+    """Return the cost as a dictionary for JSON; times are None if lanes or clock are unknown."""
     timed = bool(cost.gpu.lanes)
     return {
         "gpu": cost.gpu.number,
@@ -324,7 +331,7 @@ def plain(cost: EntryCost) -> dict[str, Any]:
 
 
 def sections(cost: EntryCost) -> list[Section]:
-    """Return the table of kernels, those with the longest floor first, and the sums."""
+    """Return the table of kernels, those with the longest floor first, and failures."""
     ordered = sorted(cost.kernels, key=lambda kernel: -kernel.floor_ms)
     rows = [_row(kernel) for kernel in ordered]
     title = f"{cost.entry} on an Adreno {cost.gpu.number}, compiled by Mesa {MESA}, not measured"
@@ -336,7 +343,7 @@ def sections(cost: EntryCost) -> list[Section]:
 
 
 def lines(cost: EntryCost) -> Iterator[str]:
-    """Yield the sums, and what the estimate takes for granted."""
+    """Yield the totals, and the assumptions of the estimate."""
     beyond = sum(kernel.beyond_cache for kernel in cost.kernels)
     yield (
         f"{count_text(cost.launches, 'launch')} of {count_text(len(cost.kernels), 'kernel')}; "
@@ -354,7 +361,7 @@ def lines(cost: EntryCost) -> Iterator[str]:
 
 
 def page_table(cost: EntryCost) -> PageTable:
-    """Return the section of the schedule's page."""
+    """Return the section for the schedule's page."""
     (table, *_) = sections(cost)
     rows = tuple(tuple(_text(cell) for cell in row) for row in table.rows)
     return PageTable(table.title, " ".join(lines(cost)), table.header, rows)
@@ -362,7 +369,7 @@ def page_table(cost: EntryCost) -> PageTable:
 
 def _row(kernel: KernelCost) -> tuple[object, ...]:
     hot = kernel.hot or Slots()
-    # What moves and computes floats besides is the rest; the classes that cost most are named.
+    # Only the classes that cost most have a column.
     return (
         short_origin(kernel.origin),
         kernel.launches,
