@@ -128,8 +128,8 @@ class LoopCosts:
     # most bytes stored per step without sums: two cache lines share index arithmetic
     stream_bytes: int = 128
     # Most vectors per step without sums. A range up to this size that decides between stored values
-    # is done in one step. Measured on a concat of 128 channels: this takes 0.08 of the time
-    # of one vector per step, which computes all sources.
+    # is done in one step. Measured on a concat of 128 channels: this takes 0.08 of the time of one
+    # vector per step, which computes all sources.
     step_vectors: int = 8
     # Rows of a contraction's tile on devices without a model: 4 accumulators of 4 lanes leave most
     # GPU registers to neighbors. Also the rows per work-item below hoisted reductions.

@@ -55,8 +55,7 @@ class Images:
         max_width, max_height: largest two-dimensional image, in texels.
         max_reads, max_writes: most image arguments of one kernel.
         pitch_texels: alignment of rows, in texels, for images that are views of a buffer; 1 if
-            images
-            have separate memory.
+            images have separate memory.
         sampler_less: whether in-bounds reads are faster without a sampler.
     """
 
@@ -131,8 +130,7 @@ class DeviceSpec:
         fused: whether one instruction multiplies and adds with a single rounding.
         host_clang: whether its driver uses clang for the host's processor and runs work-groups as
             threads of the host, as PoCL does. Then kernels may use clang's built-ins, vector types
-            of
-            any alignment and prefetches, and an entry may be one launch. Otherwise they are
+            of any alignment and prefetches, and an entry may be one launch. Otherwise they are
             plain OpenCL C, launched one by one.
     """
 

@@ -12,8 +12,8 @@ A table has one choice for each kernel:
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
                              "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
 
-Tables of measured targets ship in `scheduler/device/tuned/`. Others are in the cache directory,
-one per device and driver. An entry is ignored if the heuristic's loops have changed since they were
+Tables of measured targets ship in `scheduler/device/tuned/`. Others are in the cache directory, one
+per device and driver. An entry is ignored if the heuristic's loops have changed since they were
 measured.
 """
 
@@ -46,8 +46,8 @@ _FIELDS: Final = {
     "weights": ("m", 1),
 }
 _WIDTHS: Final = (0, 1, 2, 4, 8, 16)  # possible lanes; 0 leaves the choice to the heuristic
-# Most accumulators in a register tile, and multiply-adds in an unrolled loop: more only enlarge
-# the code.
+# Most accumulators in a register tile, and multiply-adds in an unrolled loop: more only enlarge the
+# code.
 MAX_TILE: Final = 64
 MAX_BODY: Final = 512
 _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")

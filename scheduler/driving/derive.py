@@ -32,8 +32,8 @@ DESIRE_NAMES = ("desire_pulse", "desire")
 CONSECUTIVE = 99
 SAMPLE_STEP = 4  # 20 Hz frames, 5 Hz context
 
-# A head has means, then logs of deviations. A second width is a mixture of hypotheses: 5 for
-# plans (5 x (990 + 1)), 2 for leads (2 x (48 + 3)).
+# A head has means, then logs of deviations. A second width is a mixture of hypotheses: 5 for plans
+# (5 x (990 + 1)), 2 for leads (2 x (48 + 3)).
 HEADS: Final[Mapping[str, tuple[int, ...]]] = {
     "plan": (990, 4955),
     "lane_lines": (528,),

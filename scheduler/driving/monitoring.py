@@ -108,8 +108,8 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
 def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
     """Return the graph for a frame of at most `capacity` bytes: the entry "run".
 
-    Inputs: `driver_frame` (capacity,) uint8, NV12, may be shorter in a run; `driver_geometry`
-    (4,) int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
+    Inputs: `driver_frame` (capacity,) uint8, NV12, may be shorter in a run; `driver_geometry` (4,)
+    int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
     `monitoring_outputs` (1, width) float32.
     """
     frame = Tensor.input("driver_frame", (capacity,), dt.uint8, partial=True)

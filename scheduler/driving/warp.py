@@ -1,7 +1,7 @@
 """Warps a camera frame to a model's view: perspective, NV12, packing to 6 channels.
 
-The layout of the frame is given at run time, so one program supports cameras of any size. There
-are two sampling rules:
+The layout of the frame is given at run time, so one program supports cameras of any size. There are
+two sampling rules:
 
     bilinear   fixed point as in OpenCV's warpPerspective: source positions are rounded to 1/32
                pixel, tap weights to 1/2^15, everything else is integer arithmetic

@@ -1,8 +1,8 @@
 """Interprets graphs with numpy; this defines the IR, and optimizations are tested against it.
 
 The code is simple and slow, with one exception: a sum of products is computed by `numpy.einsum`,
-because the broadcast product of a convolution would not fit in memory. Results of type float16
-are computed in float32, sums included, and rounded once.
+because the broadcast product of a convolution would not fit in memory. Results of type float16 are
+computed in float32, sums included, and rounded once.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The index of a result element maps to an index of the source:
     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
     WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
 
-To compose two movements, one index is substituted into the other; there is no view algebra.
-A box, a (start, stop) for each axis, maps to the box of the source that it reads:
+To compose two movements, one index is substituted into the other; there is no view algebra. A box,
+a (start, stop) for each axis, maps to the box of the source that it reads:
 
     SHRINK ((2, 9, 3),)      box ((1, 2),)      reads  ((5, 6),)
     PAD ((1, 1),)            box ((0, 2),)      reads  ((0, 1),)

@@ -1,7 +1,7 @@
 """Defines the operations of the IR: groups, approximate costs, shape rules, and the order of sums.
 
-Tensor-level ops are those from BUFFER to PACK; their nodes have a shape. Scalar-level ops
-describe one iteration inside a kernel (see `kernelize.body`): elementwise ops over LOAD, INDEX and
+Tensor-level ops are those from BUFFER to PACK; their nodes have a shape. Scalar-level ops describe
+one iteration inside a kernel (see `kernelize.body`): elementwise ops over LOAD, INDEX and
 ACCUMULATE, with shape ().
 """
 
@@ -78,14 +78,11 @@ class Op(Enum):
     WINDOW = auto()  # arg: (axis, count, size, stride, dilation)
     CAT = auto()  # arg: axis
     # indexed, reducing, state
-    # (data, int index); arg: axis; as numpy.take, negative indices count from the end
-    GATHER = auto()
-    # arg: (Op, axes) or (Op, axes, parts) in a fixed order (`parts_of`); axes keep size 1
-    REDUCE = auto()
+    GATHER = auto()  # (data, int index); arg: axis; as numpy.take; negative indices count from end
+    REDUCE = auto()  # arg: (Op, axes[, parts]), see `parts_of`; the axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary requested by the user
     # Four neighbors on the last axis as one uint32, the first one in its low bits. It has no
-    # storage:
-    # readers read the CONTIGUOUS in wider elements.
+    # storage: readers read the CONTIGUOUS in wider elements.
     WORDS = auto()  # (CONTIGUOUS of uint8,)
     # ASSIGN stores a value in a buffer at the end of the run. arg: None for the whole buffer, else
     # the written region: per axis (start, stop, step), or None for the one axis that the index
@@ -93,8 +90,7 @@ class Op(Enum):
     ASSIGN = auto()  # (BUFFER, value[, int index])
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
-    # (serial, simt): one value computed in two forms, for two kinds of device
-    ALTERNATIVES = auto()
+    ALTERNATIVES = auto()  # (serial, simt): one value in two forms, for two kinds of device
     # Memory shared by kernels that are lowered together; made while lowering. Source: the stored
     # node that it is read for or holds a part of. arg: (shape, a value that makes it unique).
     PACK = auto()

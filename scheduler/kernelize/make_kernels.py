@@ -60,8 +60,7 @@ def make_kernels(plan: StorePlan, origins: Origins | None = None) -> list[Kernel
     """Return the kernels of a plan in running order.
 
     Raises SchedulerError if two ASSIGN nodes write one state, or if kernels depend on each other in
-    a
-    cycle.
+    a cycle.
     """
     origins, sinks, spec = origins or Origins(), frozenset(plan.sinks), plan.spec
     stored = frozenset(plan.regions)

@@ -40,8 +40,7 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     """Return both loop nests as one; None if their loops or accesses do not fit.
 
     `second` may read results of `first`, but not the reverse. An element that is recomputed instead
-    of
-    loaded costs at most `most` adds.
+    of loaded costs at most `most` adds.
     """
     mine, other = first.loops, second.loops
     onto_first = len(mine) >= len(other)

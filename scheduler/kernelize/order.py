@@ -84,10 +84,8 @@ def wait_for_readers(
     """Add the edges that keep the old value of each state until all its readers have run.
 
     The writer of a state waits for every other reader of the old value. Waiting is impossible if
-    one
-    of those readers depends on the new value, or if the writer itself reads elements that it may
-    have
-    overwritten. Then a commit must copy the new value after all readers.
+    one of those readers depends on the new value, or if the writer itself reads elements that it
+    may have overwritten. Then a commit must copy the new value after all readers.
 
     Args:
         steps: the kernels.

@@ -108,8 +108,7 @@ class _Walk:
         """Keep a value in a private array of the only kernel that needs it, if it is small enough.
 
         All uses must share the row, whose axes are loops of the kernel, and the work per row is
-        bounded.
-        Return whether the value is kept.
+        bounded. Return whether the value is kept.
         """
         root = needed[0].root
         if len(needed) < 2 or any(u.root is not root for u in needed):
@@ -274,8 +273,7 @@ def _needed_apart(
     """Return nodes that several reductions or movements need, each by its own path.
 
     If such a node holds a reduction, as a residual stream before a layernorm does, it is stored,
-    and
-    its consumers do not carry the reduction.
+    and its consumers do not carry the reduction.
     """
     reached: dict[Node, frozenset[Node]] = {}
     for node in reversed(order):

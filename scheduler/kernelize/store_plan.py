@@ -3,14 +3,14 @@
     s = a0 + a1 + ... + a511, at most 64 buffers     ->   partial sums of 63 terms are stored
     kernel {softmax(q @ k) @ v}, refused             ->   q @ k is stored, the rest is retried
 
-`realize` chooses the nodes that are cheapest to store. This module requests more of them, with
-reasons, and lets it choose again if
+`realize` chooses the nodes that are cheapest to store and returns a StorePlan (a class of
+`regions.py`, which both modules import). This module requests more nodes, with reasons, and lets
+`realize` choose again if
 
 - a kernel has too many buffers; each is an argument, results included;
 - a kernel fuses too many operations, since compile time grows faster than their number;
 - the code of a kernel cannot be generated or breaks a limit that only the code shows. Merged
-  kernels
-  are taken apart first. The model still runs, more slowly, and a warning names the part and
+  kernels are taken apart first. The model still runs, more slowly, and a warning names the part and
   the cause.
 """
 
@@ -162,8 +162,7 @@ def _split_operations(root: Node, fused: Sequence[Node], spec: DeviceSpec) -> se
     """Return nodes of one kernel to store so that no part exceeds the limit of operations.
 
     The kernel is split where the fewest values are needed later. All of these are stored, because
-    any
-    other would be recomputed after the split.
+    any other would be recomputed after the split.
     """
     most, costs = spec.limits.operations, spec.costs
     weights = [_weight(n, costs) if n is not root else 0 for n in fused]
@@ -226,8 +225,7 @@ def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]
     """Return one node to store that splits the kernel of `root` into two simpler ones, or no node.
 
     A reduction is preferred, then a node read by a movement op, then an elementwise node. Among
-    equals,
-    the node that splits the work most evenly wins.
+    equals, the node that splits the work most evenly wins.
     """
     inner = _fused(root, stored)
     size = _sizes(inner)

@@ -47,21 +47,18 @@ class LoopSchedule:
     vector: Atom | None  # output range that lanes run over; None for scalar results
     lanes: int
     # The last `inner` tiles are loops inside a step, below hoisted reductions. The other tiles make
-    # up
-    # `steps`; each work-item runs `chunk` consecutive steps.
+    # up `steps`; each work-item runs `chunk` consecutive steps.
     inner: int = 0
     steps: int = 1
     chunk: int = 1
     # Number of work-items that share the outermost loop inside a step. Each of them repeats the
-    # work
-    # above that loop.
+    # work above that loop.
     parts: int = 1
     # Output range whose steps are grouped into blocks outside all other loops, and the steps per
     # block, which divide those of the range.
     blocked: tuple[Atom, int] | None = None
     # Output range whose weights for the next step are fetched during a step; None if weights stay
-    # in
-    # the innermost cache.
+    # in the innermost cache.
     prefetch: Atom | None = None
     row: Atom | None = None  # range of the register tile's rows; None without rows
     # True if each weight vector meets several rows; False if rows share a window

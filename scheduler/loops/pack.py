@@ -28,8 +28,8 @@ from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 from scheduler.loops.place import Layout, Place, PlacedBody, place, split_ranges
 
 # Packing may repeat elements, since the last block may overlap. A weight that would grow by more
-# than
-# this factor is not packed; one of fewer than MIN_SIZE elements may grow as if it had that many.
+# than this factor is not packed; one of fewer than MIN_SIZE elements may grow as if it had that
+# many.
 MAX_GROWTH = 4
 MIN_SIZE = 64
 
@@ -38,8 +38,8 @@ MIN_SIZE = 64
 class Axis:
     """The split of one range: value = min(outer*block, size-block) + unroll*lanes + lane.
 
-    A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may
-    a single vector: its lanes beyond the range repeat the last element.
+    A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may a
+    single vector: its lanes beyond the range repeat the last element.
     """
 
     atom: Atom  # the range

@@ -58,8 +58,7 @@ class PlacedStore:
     index: tuple[Ix, ...]
     offset: Ix  # element offset of the store, without the row
     # For a run-time row: the position of its value in `PlacedBody.values`, the rows of the axis,
-    # and
-    # the elements from one row to the next. None without a row.
+    # and the elements from one row to the next. None without a row.
     row: tuple[int, int, int] | None = None
 
 

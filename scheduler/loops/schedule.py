@@ -3,8 +3,7 @@
 A contraction keeps a register tile of `vectors x rows` results. Each loaded weight vector then
 meets several rows, and each loaded activation several vectors. If activations are larger than
 weights, work-items are blocks of rows, so a core reads the rows that it wrote before. Otherwise
-they
-are blocks of results, so each core reads only its part of the weights.
+they are blocks of results, so each core reads only its part of the weights.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def choose_schedule(
     The arguments are those of `choose.choose_schedule`.
     """
     # A choice can narrow vectors but not widen them, because a short range has no wider lanes.
-    # Lanes
-    # narrower than the narrowest width are for GPUs.
+    # Lanes narrower than the narrowest width are for GPUs.
     if choice.lanes >= WIDTHS[-1] and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
@@ -290,8 +288,7 @@ def _blocked_rows(
     """Return the range to split into blocks outside the loop over weights, and steps per block.
 
     Unless a number of blocks is `asked` for, return None if weights are larger than other operands.
-    Also
-    return None if rows are outermost anyway.
+    Also return None if rows are outermost anyway.
     """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
     walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}

@@ -71,8 +71,7 @@ def _cached_rows(stride: int, spec: DeviceSpec) -> int:
     """Return the number of rows of which the innermost cache can hold a line.
 
     Lines a page apart share a set. All rows share one set if they are whole pages apart, and two
-    sets
-    if they are half a page apart.
+    sets if they are half a page apart.
     """
     page = spec.loops.page
     ways = max(spec.loops.min_ways, spec.l1_bytes // page)
@@ -108,12 +107,10 @@ def ranked_tiles(
 
 def _fits(v: int, r: int, spec: DeviceSpec, operands: Operands) -> bool:
     # Measured with 32 registers: about one scalar that serves later steps is kept per additional
-    # row.
-    # With several vectors, a scalar that is kept longer is loaded again, if it can be a memory
-    # operand.
-    # With one vector, such a scalar or a computed one cannot: 27 rows of a dilated convolution took
-    # 2.4
-    # times as long as 10, and 20 rows of a computed operand twice as long as 16.
+    # row. With several vectors, a scalar that is kept longer is loaded again, if it can be a memory
+    # operand. With one vector, such a scalar or a computed one cannot: 27 rows of a dilated
+    # convolution took 2.4 times as long as 10, and 20 rows of a computed operand twice as long as
+    # 16.
     costs = spec.loops
     waiting = r - 1 if operands.shared and (v == 1 or not spec.broadcasts) else 0
     if v == 1:

@@ -1,7 +1,7 @@
 """Builds many kernels in parallel, each separately and only once.
 
-The compiler takes seconds to start, and a crash also loses the other kernels of its process. So
-a few processes build kernels one by one. If one crashes, its kernel is reported and a new process
+The compiler takes seconds to start, and a crash also loses the other kernels of its process. So a
+few processes build kernels one by one. If one crashes, its kernel is reported and a new process
 takes the next kernel. Code is cached next to the compiler, keyed by the content of the source. It
 does not depend on other kernels of the program, so equal kernels of several models are built once.
 """

@@ -213,8 +213,7 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
     Raises:
         LogError: the log cannot be read, or has no messages.
         UsageError: a service or field does not exist, npz has no file, there are too many columns,
-            or
-            nothing in the log matches.
+            or nothing in the log matches.
     """
     tally = Tally()
     if kind == "npz":
