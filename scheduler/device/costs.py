@@ -18,7 +18,8 @@ class Costs:
     """
 
     launch: int = 100_000  # overhead of one launch, in adds: about 10 us on PoCL (2026-11)
-    # Multiply-adds of a sum that take as long as the extra launch for copying an operand.
+    # Sums with fewer multiply-adds than this take less time than an extra launch to copy an
+    # operand.
     launch_products: int = 1 << 20
     # Adds to store and load an element. Repeated work below this plus a launch is recomputed.
     memory: int = 32
@@ -34,12 +35,13 @@ class Costs:
     shared_lanes: int = 16  # lanes that share a value which does not depend on the innermost axis
     tile_reuse: int = 16  # outputs for which a contraction's register tile reads an input once
     max_index_depth: int = 12  # most nested divisions in an index; with more, loads are cheaper
-    max_uses: int = 64  # most places that need a value; with more, indices would multiply
+    # most places that need a value; with more, the number of indices would explode
+    max_uses: int = 64
     # Fewest rows for work-items, if a reduction is hoisted out of the loop over its columns.
     hoist_rows: int = 16
     # below this many elements, the number of rows does not affect the choice
     small_kernel: int = 4096
-    # most elements of a reduction over fewer rows than that, as cores would idle
+    # most elements of a hoisted reduction with fewer rows than `hoist_rows`, as cores would idle
     max_serial_work: int = 16384
     # Most elements read by a reduction inside another one, which has no register tile.
     max_nested_work: int = 1 << 20
@@ -47,7 +49,8 @@ class Costs:
     max_slices: int = 48
     max_bodies: int = 16  # most loop nests in one launch
     max_cost_again: int = 8  # most adds to recompute an element instead of storing and loading it
-    max_again: int = 4  # most recomputed elements for reductions of rows, per element of the rows
+    # most elements of reductions over recomputed values, per element of the loop nest
+    max_again: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
     # most values to store at a split; if more are needed, one is stored, the rest recomputed
@@ -167,8 +170,8 @@ class LoopCosts:
     # Most rows of a texel tile, and of rows and columns of dot products: 64 sums exceed the
     # registers of every device row.
     max_rows: int = 8
-    # Steps of a reduction that take as long as the sum over lanes at its end. Relative to twice as
-    # many, that sum is cheap.
+    # Steps of a reduction that take as long as the sum over lanes at its end. With twice as many
+    # steps, that sum is cheap.
     horizontal: int = 4
     # Fewest uses that pay for a copied element: a strided load and store cost this many
     # multiply-adds.
@@ -204,4 +207,4 @@ class WinogradCosts:
     # fraction of the peak that direct kernels reach while weights are loaded
     direct_part: float = 0.88
     least_gain: float = 1.15  # smallest ratio of the direct kernel's time to this one's
-    least_saved: int = 50_000  # cycles to save at least, as its results are always stored
+    least_saved: int = 50_000  # fewest cycles to save, because its results are always stored

@@ -2,7 +2,8 @@
 
     context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 
-The compiler has no code for individual devices; all differences are fields of a row.
+A row is the DeviceSpec of one kind of device, found by its target name. The compiler has no code
+for individual devices; all differences are fields of a row.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ _LIMITS_ROWS: Final = (
     # for each launch.
     Limits("cpu", 64, 1024, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
     Limits("gpu", 64, 1024, _FULL_PROFILE + "; 64 is our choice"),
-    # The values of the full profile, which the device reports; none was read from a device.
+    # Values of the full profile, which the driver reports; its own limits are unknown.
     Limits("adreno", 64, 1024, _FULL_PROFILE + "; not read from a device yet"),
     # Its table of buffers in global memory has 16 entries and is not checked (Mesa 25.0.7).
     Limits("freedreno", 16, 1024, "the seventeenth buffer ends the process"),

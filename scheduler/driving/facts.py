@@ -1,4 +1,8 @@
-"""Collects what an ONNX file declares: names, shapes and slices, without any expectations."""
+"""Collects the properties that an ONNX file declares: names, shapes, slices, and its role.
+
+Nothing is expected of the file here; `fit.py` and `recognise.py` compare it with known models. The
+role (such as vision or policy) is detected from the names of its inputs.
+"""
 
 from __future__ import annotations
 

@@ -301,8 +301,8 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     """Return the manifest and data of an artifact; the caller adds target, metadata and models.
 
     `entries` are schedules by name; their shared states and weights are stored once. `kind` is
-    "plain" or "driving", `options` are passed to the OpenCL compiler. Raises SchedulerError if an
-    intermediate is never read (an internal error).
+    "plain", "driving" or "monitoring"; `options` are passed to the OpenCL compiler. Raises
+    SchedulerError if an intermediate is never read (an internal error).
     """
     # All entries are compiled for one target.
     spec = next((s.spec for s in entries.values()), DEFAULT)

@@ -1,4 +1,8 @@
-"""Defines CustomKernel, a hand-written OpenCL kernel: its source, outputs and checks."""
+"""Defines CustomKernel, a hand-written OpenCL kernel: its source, outputs and checks.
+
+The source is the body of a kernel. It may have a slot, the statement `EPILOGUE(value, index);`,
+into which the compiler fuses elementwise work on the kernel's first output.
+"""
 
 from __future__ import annotations
 

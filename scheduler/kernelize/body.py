@@ -58,8 +58,8 @@ class Store:
     """One result of a loop nest."""
 
     target: Node  # node whose storage is written: a stored node, or the BUFFER of a state
-    # Index of the written element, in the shape of target and the ranges of the body. The loops of
-    # ranges that it does not use are inside: the element is written once, outside of them.
+    # Index of the written element, in the shape of target and the ranges of the body. Loops over
+    # ranges that it does not use run inside: the element is written once, outside of them.
     index: Index
     value: Node
     row: Row | None = None  # run-time index on one axis; `index` is 0 there
@@ -294,7 +294,7 @@ def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
 
 
 def _row_index(value: Node, size: int) -> Ix:
-    """Return the row of a gather: negative indices count from the end, others are clipped."""
+    """Return the row of a gather; negative indices count from the end, the result is clipped."""
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known

@@ -1,7 +1,7 @@
 """Defines FusionGraph: the kernels of an entry and their dependencies while pairs are fused.
 
-`scheduler/kernelize/fuse.py` asks it which groups of kernels may become one, tries fusions on
-copies and compares the peaks of live memory.
+A group is one kernel, or several that were fused. `scheduler/kernelize/fuse.py` asks the graph
+which groups may become one, tries fusions on copies and compares the peaks of live memory.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ from scheduler.kernelize.regions import StorePlan, open_region
 
 
 def _is_constant(node: Node) -> bool:
-    """Whether a node is a constant, spread or not; unrelated kernels share it, so it names none."""
+    """Whether a node is a constant, perhaps expanded; many kernels share it, so it has no name."""
     return peel(node, (Op.RESHAPE, Op.EXPAND, Op.PERMUTE))[1].op is Op.CONST
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
-    """Return the ONNX names of all fused nodes in topological order, or else of nodes read."""
+    """Return the ONNX names of all fused nodes in topological order, else of stored sources."""
     names: dict[str, None] = {}
     read: dict[str, None] = {}
     seen: set[Node] = set()

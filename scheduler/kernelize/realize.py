@@ -43,7 +43,7 @@ from scheduler.kernelize.regions import (
 
 # Leaves are read where they are. If a movement op has to be stored, the node below it is.
 _NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
-# Most elementwise path ends that are tracked per value; a value with more is treated as stored.
+# Most ends of elementwise paths tracked per value; with more, it counts as needed apart.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that replace an index known only at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
@@ -59,7 +59,8 @@ class _Walk:
         stages: values kept in private arrays.
         around: for each reduce range, the ranges of the loops around it.
         hoisted: for each kernel, the outer ranges that its hoisted reductions depend on.
-        reduced: for each node, the elements read by the largest reduction it holds one to one.
+        reduced: for each node, the elements read by the largest reduction that it holds through
+            one-to-one operations.
     """
 
     spec: DeviceSpec
@@ -337,7 +338,7 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
 
 
 def _reduced_elements(order: Sequence[Node]) -> dict[Node, int]:
-    """Return, per node, the elements read by the largest reduction it holds one to one."""
+    """Return, per node, the value of `_Walk.reduced`."""
     found: dict[Node, int] = {}
     for node in order:
         if node.op is Op.REDUCE:

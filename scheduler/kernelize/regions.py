@@ -1,7 +1,7 @@
 """Defines StorePlan, the record of all stored nodes, and their planned loop nests (regions).
 
-This module has the data only: `realize.py` makes a StorePlan, and `store_plan.py` repeats that until
-all kernels fit the device. A stored node has one or several regions, each for all or a slice of it:
+This module has the data only: `realize.py` makes a StorePlan, `store_plan.py` repeats that until
+all kernels fit the device. A stored node has one or more regions, each for all or a slice of it:
 
     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])

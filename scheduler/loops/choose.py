@@ -42,7 +42,7 @@ def choose_schedule(
 def tuned_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
 ) -> LoopSchedule:
-    """Return the measured loops of a body if they beat the heuristic's, else the latter."""
+    """Return the measured loops of a body if they are faster, else the heuristic's."""
     chosen = choose_schedule(body, vector, lanes, spec)
     if not table.entries:
         return chosen

@@ -161,7 +161,7 @@ def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> Im
 
 
 def weight_image(packed: PackedWeight, most: Images) -> Image | None:
-    """Return the image of a packed weight, with an axis' end as the row end; None if impossible."""
+    """Return the image of a packed weight, with rows that end where an axis does, or None."""
     size = packed.data.size
     if packed.source.dtype not in DTYPES or size % TEXEL:
         return None

@@ -1,7 +1,7 @@
 """Describes the loops of a kernel as data: how ranges are tiled, the loop order, the lanes.
 
-`schedule.py` (CPUs) and `simt.py` (GPUs) fill in a LoopSchedule; `scheduler/render/` writes its
-code.
+A range is the variable of one loop; lanes are the elements of an OpenCL vector. `schedule.py`
+(CPUs) and `simt.py` (GPUs) choose a LoopSchedule, and `scheduler/render/` writes its code.
 
 for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
 for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)

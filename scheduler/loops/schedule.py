@@ -100,10 +100,10 @@ def choose_schedule(
 
 
 def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
-    """Return the output ranges of values that several results share; None if there are none.
+    """Return the output ranges that shared values depend on; None if no value is shared.
 
-    Such a value is the maximum of a softmax row, or a sum stored next to its row. Its ranges become
-    the outer loops.
+    A shared value is used for several results, such as the maximum of a softmax row, or a sum
+    stored next to its row. It is hoisted: its ranges become the outer loops.
     """
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)

@@ -68,7 +68,7 @@ def contraction_tile(
 
 
 def _cached_rows(stride: int, spec: DeviceSpec) -> int:
-    """Return the number of rows of which the innermost cache can hold a line.
+    """Return the number of rows whose lines fit the innermost cache together.
 
     Lines a page apart share a set. All rows share one set if they are whole pages apart, and two
     sets if they are half a page apart.

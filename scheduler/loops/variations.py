@@ -72,7 +72,7 @@ def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
 def variations(best: Choice, schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
     """Return the heuristic, the best of `tile_choices`, and variations of the latter.
 
-    `schedule` is the loops that the best choice leads to.
+    `schedule` has the loops of the best choice.
     """
     changes = _gpu_changes(best, spec) if spec.is_simt else _changes(schedule)
     varied = (_varied(best, change) for change in changes)

@@ -1,7 +1,7 @@
 """Chooses the range that vector lanes run over.
 
-The best range is the one that most loads walk with stride 1. Weights always can, because they are
-packed to fit. Stores and arithmetic also count.
+Lanes are the elements of an OpenCL vector. The best range is the one that most loads step through
+with stride 1. Weights always can, because they are packed to fit. Stores and arithmetic also count.
 """
 
 from __future__ import annotations
