@@ -23,10 +23,8 @@ class Costs:
     launch_products: int = 1 << 20
     # Adds to store and load an element. Repeated work below this plus a launch is recomputed.
     memory: int = 32
-    # the same for an operand of a contraction, which is computed without lanes
-    operand_memory: int = 20
-    # adds to look up one element of a list at run time; measured: 20 cycles for 16 lanes
-    lookup: int = 16
+    operand_memory: int = 20  # same, for an operand of a contraction, computed without lanes
+    lookup: int = 16  # adds to look up an element at run time; measured: 20 cycles for 16 lanes
     # Elements and multiply-adds of a branch's sum, above which the cost of a launch is negligible.
     batch_outputs: int = 16384
     batch_products: int = 2_000_000
@@ -39,24 +37,20 @@ class Costs:
     max_uses: int = 64
     # Fewest rows for work-items, if a reduction is hoisted out of the loop over its columns.
     hoist_rows: int = 16
-    # below this many elements, the number of rows does not affect the choice
-    small_kernel: int = 4096
+    small_kernel: int = 4096  # below this many elements, the number of rows does not matter
     # most elements of a hoisted reduction with fewer rows than `hoist_rows`, as cores would idle
     max_serial_work: int = 16384
     # Most elements read by a reduction inside another one, which has no register tile.
     max_nested_work: int = 1 << 20
-    # most slices of one value; each is a separate loop nest in the kernel's source
-    max_slices: int = 48
+    max_slices: int = 48  # most slices of one value; each adds a loop nest to the kernel's source
     max_bodies: int = 16  # most loop nests in one launch
     max_cost_again: int = 8  # most adds to recompute an element instead of storing and loading it
     # most elements of reductions over recomputed values, per element of the loop nest
     max_again: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
-    # most values to store at a split; if more are needed, one is stored, the rest recomputed
-    max_live: int = 64
-    # most bytes to store at a split, so that it does not use up the memory
-    max_cut_bytes: int = 256 << 20
+    max_live: int = 64  # most values stored at a split; with more, one is stored, others recomputed
+    max_cut_bytes: int = 256 << 20  # most bytes to store at a split, to limit its use of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +106,18 @@ class LoopCosts:
     # Rows become work-items if weights have fewer elements than this many times those of the other
     # operands, since each work-item reads all weights.
     blocked_weights: int = 4
-    # most row tiles per block of weights, if the next block is prefetched
-    max_prefetch_repeats: int = 32
+    max_prefetch_repeats: int = 32  # most row tiles per block of weights to prefetch the next one
     min_prefetch_rows: int = 8  # fewest rows of a tile, which share the cost of prefetching
     # Fewest bands. Measured: with 64 or 128 bands, the scores of a MobileViT take 0.975 of the time
     # of three launches, with 16 bands 1.01.
     min_bands: int = 64
     min_band_rows: int = 8  # fewest rows per band, which share each vector of the other operand
-    # part of a core's cache for values passed between kernels; operands need the rest
-    band_cache_part: int = 2
+    band_cache_part: int = 2  # part of a core's cache for passed values; operands need the rest
     # Longest reduce loop that is unrolled fully, so that windows up to 7x7 share loads where they
     # overlap. Longer loops have `unroll` steps per body.
     full_unroll: int = 7
     unroll: int = 4
-    # most multiply-adds in an unrolled innermost loop: more only enlarge the code
-    max_unrolled: int = 128
+    max_unrolled: int = 128  # most multiply-adds in an unrolled loop: more only enlarge the code
     stream_vectors: int = 4  # result vectors without rows: several streams of weights in parallel
     # most bytes stored per step without sums: two cache lines share index arithmetic
     stream_bytes: int = 128
@@ -165,8 +156,7 @@ class LoopCosts:
     result: int = 3
     row: int = 3  # cycles per row of results, which starts on its own cache line
     conversion: float = 1.0  # cycles to widen a vector of fp16
-    # most vectors of any tile: with five, 32 registers have room for four rows only
-    max_vectors: int = 4
+    max_vectors: int = 4  # most vectors of a tile: with five, 32 registers hold four rows only
     # Most rows of a texel tile, and of rows and columns of dot products: 64 sums exceed the
     # registers of every device row.
     max_rows: int = 8
@@ -191,10 +181,8 @@ class WinogradCosts:
     Multiply-adds and loads run at `LoopCosts.issue` per cycle.
     """
 
-    # part of a core's cache for transformed inputs; larger for a single register tile
-    cache_part: int = 4
-    # input transform B^T d B per tile and vector of channels, with 16 loads and stores
-    input: int = 40
+    cache_part: int = 4  # part of a core's cache for inputs; larger for a single register tile
+    input: int = 40  # input transform B^T d B per tile and channel vector, 16 loads and stores
     output: int = 35  # output transform, with 4 stores
     sum: int = 12  # start and final store of a sum
     item: int = 1000  # per work-item

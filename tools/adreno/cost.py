@@ -1,11 +1,12 @@
 """Estimates the cost of kernels on an Adreno: waves, time without stalls, problems, milliseconds.
 
 The *floor* is issue slots x work-items / (lanes x clock), the time if no wave ever waited. A real
-frame takes longer. The ratio is estimated from four published times of comma.ai's own models on an
-Adreno 630, as no device was available. These models are not published, so each time is compared
-with a model of ours that has the same interface and a similar architecture. Unknown model sizes,
-host time and temperature are part of the spread. The interval would contain a fifth time in 9 of 10
-cases, if the four were a random sample (Student's t with 3 degrees of freedom, on logarithms).
+frame takes longer. The ratio of real time to floor is estimated from four published times of
+comma.ai's own models on an Adreno 630, as no device was available. These models are not published,
+so each time is compared with a model of ours that has the same interface and a similar
+architecture. Unknown model sizes, host time and temperature are part of the spread. The interval
+would contain a fifth time in 9 of 10 cases, if the four were a random sample (Student's t with 3
+degrees of freedom, on logarithms).
 
 `cost_of` computes the cost of an artifact, for `modeld inspect` and `modeld compile`.
 """

@@ -102,7 +102,7 @@ def request(file: Path, options: str) -> bytes:
 
 
 def problem_in(log: str, code: int) -> str:
-    """Return the reason of a failed build in one line: the compiler's errors, else its exit."""
+    """Return the reason for a failed build in one line: compiler errors, else the exit status."""
     said = [line.removeprefix("@error ") for line in log.splitlines() if line.startswith("@error ")]
     wrong = [line for line in said if "error" in line] or said
     if wrong:

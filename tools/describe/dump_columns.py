@@ -49,7 +49,7 @@ class Column:
 
 
 def column_name(service: str, path: str) -> str:
-    """Return ``service.path``; elements of a list message follow directly, and a text has no path.
+    """Return ``service.path``; elements of a list message follow directly, a text message has none.
 
     Names are unique: members and fields are identifiers that are unambiguous in their parent and
     contain no ``.``, ``[`` or ``]``.

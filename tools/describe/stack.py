@@ -326,7 +326,8 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
         ) from error
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        # Reasons for a crash are shortened: on some files, the library ends the process.
+        # Drop the temporary path, and the prefix of an exception with which the library ends the
+        # process.
         reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", said[-1]).strip()
         raise FileKindError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
     return cast("SchemaLayout", json.loads(done.stdout))
