@@ -44,9 +44,9 @@ class Costs:
     max_nested_work: int = 1 << 20
     max_slices: int = 48  # most slices of one value; each adds a loop nest to the kernel's source
     max_bodies: int = 16  # most loop nests in one launch
-    max_cost_again: int = 8  # most adds to recompute an element instead of storing and loading it
+    max_recompute_cost: int = 8  # most adds to recompute an element, not store and load it
     # most elements of reductions over recomputed values, per element of the loop nest
-    max_again: int = 4
+    max_recomputed: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
     max_live: int = 64  # most values stored at a split; with more, one is stored, others recomputed

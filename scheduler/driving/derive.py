@@ -56,7 +56,7 @@ REQUIRED: Final = tuple(HEADS)[:12]
 HIDDEN_STATE: Final = "hidden_state"
 PAD: Final = "pad"  # a second name for the values of another head, or a name for unused values
 # heads that distinguish an off-policy from an on-policy
-SEES: Final = ("lane_lines", "lead", "road_edges")
+OFF_POLICY_HEADS: Final = ("lane_lines", "lead", "road_edges")
 
 
 def derive(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.driving.derive import HEADS, HIDDEN_STATE, SEES, width_text
+from scheduler.driving.derive import HEADS, HIDDEN_STATE, OFF_POLICY_HEADS, width_text
 from scheduler.driving.facts import (
     MONITORING,
     NAVIGATION,
@@ -112,14 +112,14 @@ def ordered(
         raise ModelError(f"{both}: {_found(policies)}; {_missing(POLICY, declared)}")
     if len(policies) == 1:
         return [(VISION, visions[0]), (POLICY, policies[0])]
-    off = [model for model in policies if any(head in model.slices for head in SEES)]
+    off = [model for model in policies if any(head in model.slices for head in OFF_POLICY_HEADS)]
     if len(off) != 1:
         found = _found(policies)
         if found.startswith("found"):
-            found += f", {'both' if off else 'neither'} with heads such as {SEES[0]}"
+            found += f", {'both' if off else 'neither'} with heads such as {OFF_POLICY_HEADS[0]}"
         raise ModelError(
-            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an "
-            "on-policy without them"
+            f"{both}: {found}; expected an off-policy, with the heads "
+            f"{', '.join(OFF_POLICY_HEADS)}, and an on-policy without them"
         )
     on = next(model for model in policies if model is not off[0])
     return [(VISION, visions[0]), (OFF_POLICY, off[0]), (ON_POLICY, on)]

@@ -70,7 +70,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
     inputs = _inputs_as_declared(model)
     revisions = load_monitoring()
     facts = facts_of(model)
-    said = declaration([facts], name, revisions, MONITORING_RULES)
+    declared_as = declaration([facts], name, revisions, MONITORING_RULES)
     imported = None
     width, slices, problems = facts.width, facts.slices, [*facts.problems]
     # Wrong slices are not imported, unless the import is needed to find the width they refer to.
@@ -79,15 +79,15 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         width, slices = _output(imported).shape[1], imported.metadata.output_slices
         problems = overlaps(slices)
     named = {head: bounds for head, bounds in slices.items() if head != PAD}
-    if said.name is None:
+    if declared_as.name is None:
         revision, why = _by_outputs(model, revisions, named, width, problems)
     else:
-        revision, why = revisions[said.name], said.reason
+        revision, why = revisions[declared_as.name], declared_as.reason
     problems += _differences(revision, named, width)
     if problems or imported is None:
         raise ModelError(
             f"{model.name}: taken for {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.name else f"; {DECLARE}")
+            + ("" if declared_as.name else f"; {DECLARE}")
         )
     part = ModelPart(
         role=MONITORING_ROLE,
@@ -96,8 +96,8 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         slices=named if revision.model.sliced else revision.model.slices,
         inputs={n: (t.shape, t.dtype.name) for n, t in imported.inputs.items()},
     )
-    rules = {"image_mode": revision.image_mode, "stds": revision.stds, **(said.rules or {})}
-    found = MonitoringInterface(revision.name, why + said.rules_text, part, **rules)
+    rules = {"image_mode": revision.image_mode, "stds": revision.stds, **(declared_as.rules or {})}
+    found = MonitoringInterface(revision.name, why + declared_as.rules_text, part, **rules)
     assumed = (
         f"{model.name}: {found.name} ({found.reason}): images {found.image_mode}, deviations "
         f"{found.stds}"

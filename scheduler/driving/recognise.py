@@ -89,24 +89,24 @@ def recognise_driving(
         _check_name(facts, declared, OPTION, revisions)
     roles = ordered(facts, None if declared is None else revisions[declared])
     # In run order, so messages do not depend on the order of the files.
-    said = _driving_declaration([found for _, found in roles], declared, revisions)
-    choice = _choose(roles, said, revisions)
+    given = _driving_declaration([found for _, found in roles], declared, revisions)
+    choice = _choose(roles, given, revisions)
     revision = choice.candidate.revision
-    rules = _rules(revision, said)
+    rules = _rules(revision, given)
     parts = [
         _part(role, found, wanted)
         for (role, found), wanted in zip(roles, revision.models, strict=True)
     ]
-    problems = _problems(roles, choice.candidate, head_problems(parts, rules.action), said)
+    problems = _problems(roles, choice.candidate, head_problems(parts, rules.action), given)
     if problems:
         names = ", ".join(found.name for _, found in roles)
         raise ModelError(
             f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.by_user else f"; {DECLARE}")
+            + ("" if given.by_user else f"; {DECLARE}")
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
-    interface = derive(revision.name, choice.reason + said.rules_text, parts, states, rules)
+    interface = derive(revision.name, choice.reason + given.rules_text, parts, states, rules)
     notes = [note for _, found in roles for note in found.model.notes]
     if choice.note:
         notes.append(choice.note)
@@ -114,24 +114,24 @@ def recognise_driving(
 
 
 def _choose(
-    roles: Sequence[tuple[str, ModelFacts]], said: Declaration, revisions: Mapping[str, Revision]
+    roles: Sequence[tuple[str, ModelFacts]], given: Declaration, revisions: Mapping[str, Revision]
 ) -> _Choice:
     names = [role for role, _ in roles]
-    if said.name is not None and not same_roles(revisions[said.name], names):
-        expected = [model.role for model in revisions[said.name].models]
+    if given.name is not None and not same_roles(revisions[given.name], names):
+        expected = [model.role for model in revisions[given.name].models]
         others = [name for name, revision in revisions.items() if same_roles(revision, names)]
         raise ModelError(
-            f"{', '.join(found.name for _, found in roles)}: interface {said.name} ({said.reason}) "
-            f"has the models {', '.join(expected)}; found {', '.join(names)}; declare one that has "
-            f"these: {', '.join(others)}"
+            f"{', '.join(found.name for _, found in roles)}: interface {given.name} "
+            f"({given.reason}) has the models {', '.join(expected)}; found {', '.join(names)}; "
+            f"declare one that has these: {', '.join(others)}"
         )
     all_candidates = [
         _candidate(revision, roles)
         for revision in revisions.values()
-        if same_roles(revision, names) and said.name in (None, revision.name)
+        if same_roles(revision, names) and given.name in (None, revision.name)
     ]
-    if said.name is not None:
-        return _Choice(all_candidates[0], said.reason)
+    if given.name is not None:
+        return _Choice(all_candidates[0], given.reason)
     by_inputs = [c for c in all_candidates if not c.inputs]
     exact = [c for c in by_inputs if not c.heads]
     if exact:
@@ -179,19 +179,19 @@ def _problems(
     roles: Sequence[tuple[str, ModelFacts]],
     candidate: _Candidate,
     needed: Mapping[str, str],
-    said: Declaration,
+    given: Declaration,
 ) -> list[str]:
     """Return all problems; other heads than the revision's count only if one is declared."""
     slices = [f"{found.name}: {text}" for _, found in roles for text in found.problems]
-    heads = {**needed, **candidate.heads} if said.name is not None else needed
+    heads = {**needed, **candidate.heads} if given.name is not None else needed
     return [*slices, *candidate.inputs, *heads.values()]
 
 
-def _rules(revision: Revision, said: Declaration) -> Rules:
-    if not said.rules:
+def _rules(revision: Revision, given: Declaration) -> Rules:
+    if not given.rules:
         return revision.rules
-    rules = merged(asdict(revision.rules), said.rules)
-    return make_rules(rules, Table(rules, said.rules_from, "rules"))
+    rules = merged(asdict(revision.rules), given.rules)
+    return make_rules(rules, Table(rules, given.rules_from, "rules"))
 
 
 def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:
@@ -238,9 +238,9 @@ def _driving_declaration(
 
     Raises ModelError as `declaration` does, or if the checkpoints have different interfaces.
     """
-    said = declaration(models, option, revisions)
-    if said.name is not None:
-        return said
+    given = declaration(models, option, revisions)
+    if given.name is not None:
+        return given
     names = _known(models, revisions)
     if len(names) > 1:
         text = "; ".join(f"{name} {how}" for name, how in names.items())
@@ -250,8 +250,8 @@ def _driving_declaration(
         )
     for name, how in names.items():
         _check_name(models, name, how, revisions)
-        return replace(said, name=name, reason=how)
-    return said
+        return replace(given, name=name, reason=how)
+    return given
 
 
 def declaration(
@@ -273,9 +273,9 @@ def declaration(
         if name is not None:
             names.setdefault(name, f"declared by {file}")
     if len(names) > 1:
-        said = "; ".join(f"{name} {how}" for name, how in names.items())
+        listed = "; ".join(f"{name} {how}" for name, how in names.items())
         raise ModelError(
-            f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
+            f"{_names(models)}: interfaces contradict each other: {listed}; declare one only"
         )
     for name, how in names.items():
         _check_name(models, name, how, revisions)
@@ -308,8 +308,8 @@ def _checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> 
     table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
     for name, revision in revisions.items():
         table |= {_plain(f"example-{name}-{model.role}"): name for model in revision.models}
-    said = f"{_plain(checkpoint)} "
-    found = [key for key in table if said.startswith(f"{key} ")]
+    wanted = f"{_plain(checkpoint)} "
+    found = [key for key in table if wanted.startswith(f"{key} ")]
     return table[max(found, key=len)] if found else None
 
 
@@ -347,12 +347,12 @@ def _declared_rules(
     files: Sequence[tuple[str, str | None, Mapping[str, Any]]],
 ) -> tuple[dict[str, Any], str]:
     rules: dict[str, Any] = {}
-    for file, _, said in files:
-        both = merged(rules, said)
-        if merged(said, rules) != both:
+    for file, _, own in files:
+        both = merged(rules, own)
+        if merged(own, rules) != both:
             raise ModelError(f"{file}: rules: contradict those of the file beside the other model")
         rules = both
-    return rules, ", ".join(file for file, _, said in files if said)
+    return rules, ", ".join(file for file, _, own in files if own)
 
 
 def _keys(rules: Mapping[str, Any], at: str = "") -> Iterator[str]:

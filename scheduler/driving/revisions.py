@@ -151,15 +151,15 @@ def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
     `action` is a nested dict. `known` is RULES or MONITORING_RULES. Raises ModelError for an
     unknown key, a wrong type or an unknown word.
     """
-    said = _checked(table, known)
+    rules = _checked(table, known)
     if "action" in table.value:
-        said["action"] = _checked(table.table("action"), ACTION_RULES)
-    return said
+        rules["action"] = _checked(table.table("action"), ACTION_RULES)
+    return rules
 
 
-def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
+def make_rules(given: Mapping[str, Any], table: Table) -> Rules:
     """Return complete rules; raise a ModelError worded for `table` if a rule is missing."""
-    complete = {**OPTIONAL_RULES, **said}
+    complete = {**OPTIONAL_RULES, **given}
     action = complete.get("action", {})
     for key in RULES:
         if key not in complete:
@@ -269,9 +269,9 @@ def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
             raise table.error("models", f"expected one model, found {len(models)}")
         rules = table.table("rules")
         rules.only(list(MONITORING_RULES))
-        said = {key: rules.choice(key, words) for key, words in MONITORING_RULES.items()}
+        values = {key: rules.choice(key, words) for key, words in MONITORING_RULES.items()}
         title, since = table.get("title", str), table.get("since", str)
-        found.append(MonitoringRevision(name, title, since, models[0], **said))
+        found.append(MonitoringRevision(name, title, since, models[0], **values))
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 

@@ -107,12 +107,12 @@ def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, T
     w = row(2)
     if mode == BILINEAR:
         scale = w.eq(0.0).where(0.0, float(1 << POSITION_BITS) / w)
-        return _whole(row(0) * scale, -FAR), _whole(row(1) * scale, -FAR)
+        return _rounded(row(0) * scale, -FAR), _rounded(row(1) * scale, -FAR)
     sx, sy = (w.eq(0.0).where(0.0, row(i) / w) for i in (0, 1))
-    return _whole(sx, 0.0), _whole(sy, 0.0)
+    return _rounded(sx, 0.0), _rounded(sy, 0.0)
 
 
-def _whole(position: Tensor, low: float) -> Tensor:
+def _rounded(position: Tensor, low: float) -> Tensor:
     """Return positions rounded to int32 and clipped to [low, FAR]; NaN becomes `low`."""
     near = position.round()
     # A comparison with NaN is false.

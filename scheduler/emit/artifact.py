@@ -293,8 +293,8 @@ def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
     reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
     halves = next((s.halves for s in entries.values() if s.halves), "")
     numerics = next((s.numerics for s in entries.values() if s.numerics != FAST), "")
-    said = {"precision": reports, "halves": halves, "numerics": numerics}
-    return {name: value for name, value in said.items() if value}
+    facts = {"precision": reports, "halves": halves, "numerics": numerics}
+    return {name: value for name, value in facts.items() if value}
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:

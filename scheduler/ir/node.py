@@ -134,14 +134,14 @@ class Node:
 def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
     """Return the only node of this structure; raise VerifyError if sources do not fit the op."""
     # As -0.0 == 0.0 == 0 == False and nan != nan, constants and fills are compared by their text.
-    told: Any = arg
+    key_arg: Any = arg
     if op is Op.CONST:
-        told = repr(arg)
+        key_arg = repr(arg)
     elif op is Op.PAD:
-        told = (arg[0], repr(arg[1]))
+        key_arg = (arg[0], repr(arg[1]))
     elif op is Op.LOAD:
-        told = (arg, repr(arg.fill))
-    key = (op, dtype, src, told)
+        key_arg = (arg, repr(arg.fill))
+    key = (op, dtype, src, key_arg)
     found = _interned.get(key)
     if found is not None:
         return found

@@ -54,7 +54,7 @@ def score(graph: FusionGraph, pair: Pair) -> Score | None:
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
-    if not nested and not _fits_beside(graph, a, b):
+    if not nested and not _fit_side_by_side(graph, a, b):
         return None
     distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
     return (1 if nested else 2, bool(a.reductions) is not bool(b.reductions), -moved, distance)
@@ -79,8 +79,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         stores = [s for s in nest.stores if not graph.is_local(s.target, first, second)]
         bodies, kept = (Body(nest.ranges, tuple(stores)),), tuple(s.target for s in stores)
     bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
-    beside = bindable and _fits_beside(graph, a, b)
-    if bodies is None and beside and not graph.overwrites(first, second):
+    side_by_side = bindable and _fit_side_by_side(graph, a, b)
+    if bodies is None and side_by_side and not graph.overwrites(first, second):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None
@@ -107,7 +107,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
     if _reads_too_much(graph, first, second, limits):
         return None
     if pair not in nests:
-        merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
+        merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_recompute_cost)
         nests[pair] = None
         if (
             merged is not None
@@ -155,7 +155,7 @@ def _keeps_old_values(graph: FusionGraph, body: Body) -> bool:
     return all(state is None or body.overwrites(store, state) for store, state in changed)
 
 
-def _fits_beside(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
+def _fit_side_by_side(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
     """Whether two kernels are small and neither reads a result of the other."""
     apart = not {*a.targets} & {*b.reads} and not {*b.targets} & {*a.reads}
     few = len(a.bodies) + len(b.bodies) <= graph.spec.costs.max_bodies
@@ -177,10 +177,10 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, costs: Costs) -> bool:
         rows = prod(r.size for r in merged.shorter)
         alike = all(on[n] & mine == merged.shorter for n in loops)
         reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
-        if merged.again and reduced > costs.max_again * size:
+        if merged.recomputes and reduced > costs.max_recomputed * size:
             return False
         return alike and (rows >= costs.hoist_rows or size <= costs.small_kernel)
-    if merged.again:
+    if merged.recomputes:
         return False
     if hoisted and any(on[n] & mine == mine for n in loops):
         return False
@@ -223,10 +223,10 @@ def fuse(
     for _ in range(MAX_ROUNDS):
         pairs = _candidates(graph, frozenset(alone))
         trial = graph.copy()
-        if not _take(trial, pairs):
+        if not _fuse_pairs(trial, pairs):
             break
         if trial.peak() > graph.peak():
-            trial = _take_partly(graph, pairs)
+            trial = _fuse_partly(graph, pairs)
             if trial is graph:
                 break
         graph = trial
@@ -254,11 +254,11 @@ def _candidates(graph: FusionGraph, alone: frozenset[Node]) -> list[Pair]:
     return [pair for value, pair in sorted(kept, key=lambda s: (s[0], s[1]))]
 
 
-def _take(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
+def _fuse_pairs(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
     """Fuse pairs in order where possible; return the number of fusions."""
     taken = 0
     for pair in pairs:
-        i, j = graph.now(pair[0]), graph.now(pair[1])
+        i, j = graph.current_group(pair[0]), graph.current_group(pair[1])
         if i == j:
             continue
         ordered = graph.ordered(i, j)
@@ -269,7 +269,7 @@ def _take(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
     return taken
 
 
-def _take_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
+def _fuse_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
     """Fuse only pairs that keep the peak: a whole part, or else each of its halves separately."""
     parts = [pairs]
     for _ in range(MAX_TRIES):
@@ -277,7 +277,7 @@ def _take_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
             break
         part = parts.pop()
         trial = graph.copy()
-        if not _take(trial, part):
+        if not _fuse_pairs(trial, part):
             continue
         if trial.peak() <= graph.peak():
             graph = trial

@@ -84,7 +84,7 @@ class FusionGraph:
         other._ancestors = list(self._ancestors)
         return other
 
-    def now(self, i: int) -> int:
+    def current_group(self, i: int) -> int:
         """Return the group that now contains a group."""
         while i in self._merged:
             i = self._merged[i]

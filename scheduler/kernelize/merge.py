@@ -33,7 +33,7 @@ class Merged:
     added: tuple[Node, ...]  # reductions of the second that the first does not have
     # loops of the nest with fewer loops; None if both have all loops
     shorter: frozenset[Atom] | None
-    again: bool  # whether the second recomputes elements that other iterations store
+    recomputes: bool  # whether the second recomputes elements that other iterations store
 
 
 def merge(first: Body, second: Body, most: int) -> Merged | None:
@@ -53,15 +53,15 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     stored = {s.target: s for s in first.stores}
     known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
     added: dict[Node, None] = {}
-    again = False
+    recomputes = False
 
     def swap(node: Node) -> Node | None:
-        nonlocal again
+        nonlocal recomputes
         if node.op is Op.LOAD and node.src[0] in stored:
             store, access = stored[node.src[0]], node.arg
             if access.valid == () and access.index == store.index:
                 return store.value
-            again = True
+            recomputes = True
             return _computed_at(store, access, most)
         if node.op is Op.ACCUMULATE:
             same = next((k for k in known if _is_same(node, k)), None)
@@ -80,7 +80,7 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     if len(mine) != len(other):
         fewer = second if onto_first else first
         shorter = frozenset(a for s in fewer.stores for ix in s.index for a in ixs.leaves(ix))
-    return Merged(body, tuple(n for n in added if n in left), shorter, again)
+    return Merged(body, tuple(n for n in added if n in left), shorter, recomputes)
 
 
 def _computed_at(store: Store, access: Access, most: int) -> Node:

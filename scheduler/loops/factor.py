@@ -96,10 +96,10 @@ _LIMITS = (Op.MIN, Op.MAX)
 
 def keep_whole_steps(body: PlacedBody) -> PlacedBody:
     """Return the body without round trips of whole numbers to bytes and back."""
-    return replace(body, value=rebuild(body.value, {}, place_again, _as_number))
+    return replace(body, value=rebuild(body.value, {}, place_again, _without_byte))
 
 
-def _as_number(node: Node) -> Node | None:
+def _without_byte(node: Node) -> Node | None:
     """Return a byte minus its zero point as a float, computed without the byte."""
     if node.op is not Op.CAST or node.dtype is not dt.float32:
         return None
@@ -112,14 +112,14 @@ def _as_number(node: Node) -> Node | None:
     number = byte.src[0]
     if not _is_whole(number, byte.dtype):
         return None
-    return _less(number, float(zero))
+    return _minus(number, float(zero))
 
 
-def _less(number: Node, zero: float) -> Node:
+def _minus(number: Node, zero: float) -> Node:
     """Return a whole number minus a constant; a matching addition inside it cancels out."""
     if number.op in _LIMITS:
         bound = const(number.src[1].arg - zero, dt.float32)
-        return alu(number.op, _less(number.src[0], zero), bound)
+        return alu(number.op, _minus(number.src[0], zero), bound)
     if number.op is Op.ADD and number.src[1].arg == zero:
         return number.src[0]
     return number if zero == 0 else alu(Op.SUB, number, const(zero, dt.float32))

@@ -67,7 +67,7 @@ class ImageTensor:
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
         """Return the texel of an element that `lane` moves; None if unknown or unaligned."""
-        inner = _quarter(index[self.columns[-1]], lane)
+        inner = _split_texel(index[self.columns[-1]], lane)
         if inner is not None:
             parts = [index[a] for a in self.columns[:-1]] + [inner[0]]
             sizes = [self.shape[a] for a in self.columns[:-1]]
@@ -76,7 +76,7 @@ class ImageTensor:
             return Texel(x, y, inner[1], by_axis=True)
         order = (*self.rows, *self.columns)
         whole = ixs.flatten([index[a] for a in order], [self.shape[a] for a in order])
-        inner = _quarter(whole, lane)
+        inner = _split_texel(whole, lane)
         if inner is None:
             return None
         width = self.image.width
@@ -133,7 +133,7 @@ class ImagePlan:
         return None if tensor is None else tensor.image
 
 
-def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
+def _split_texel(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
     """Return (ix / 4, component, or None if lanes run over a texel); None if it is not aligned."""
     step = ixs.coefficient(ix, lane)
     start = ixs.substitute(ix, {lane: ixs.ZERO})

@@ -192,7 +192,7 @@ def split_ranges(body: PlacedBody, whole_ranges: Collection[Atom] = ()) -> Place
         for r in body.ranges:
             by = 0 if r in whole_ranges else _divisor(r, exprs)
             if by:
-                quotient, rest, whole = _halves(r, by)
+                quotient, rest, whole = _quotient_and_rest(r, by)
                 ranges = tuple(
                     n for o in body.ranges for n in ((quotient, rest) if o is r else (o,))
                 )
@@ -218,7 +218,7 @@ def split_reductions(body: PlacedBody) -> PlacedBody:
             r = next((r for r in ranges if len(ranges) < MAX_RANGES and _divisor(r, exprs)), None)
             if r is None:
                 continue
-            quotient, rest, whole = _halves(r, _divisor(r, exprs))
+            quotient, rest, whole = _quotient_and_rest(r, _divisor(r, exprs))
             parts = tuple(n for o in ranges for n in ((quotient, rest) if o is r else (o,)))
             body = _with_reduction(body, {r: whole}, node, parts)
             again = True
@@ -245,7 +245,7 @@ def _divisor(r: Atom, exprs: list[Ix]) -> int:
     return by if by and r.size % by == 0 and by < r.size else 0
 
 
-def _halves(r: Atom, by: int) -> tuple[Atom, Atom, Ix]:
+def _quotient_and_rest(r: Atom, by: int) -> tuple[Atom, Atom, Ix]:
     """Return the ranges of quotient and remainder, and the index that replaces the split range."""
     quotient = ixs.new_range(r.size // by, f"{r.name}q")
     rest = ixs.new_range(by, f"{r.name}m")

@@ -109,8 +109,8 @@ _ENDS_WITHIN_S: Final = 5.0
 # Number of cached logs, about 4 KiB each.
 _KEPT: Final = 4000
 
+# Called with (unit counted, number done, total).
 Progress = Callable[[str, int, int], None]
-"""Called with what is counted, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def build(
     done = len(built)
     lock = threading.Lock()
 
-    def take_all(_: int) -> None:
+    def build_all(_: int) -> None:
         nonlocal done
         with (
             tempfile.TemporaryDirectory(prefix="adreno-") as folder,
@@ -177,9 +177,9 @@ def build(
 
     if missing:
         with ThreadPoolExecutor(workers) as threads:
-            for _ in threads.map(take_all, range(workers)):
+            for _ in threads.map(build_all, range(workers)):
                 pass
-        _forget_oldest(toolchain.logs)
+        _delete_oldest(toolchain.logs)
     return {source: built[source] for source in wanted}
 
 
@@ -293,7 +293,7 @@ def _write(path: Path, log: str) -> None:
         ) from error
 
 
-def _forget_oldest(folder: Path) -> None:
+def _delete_oldest(folder: Path) -> None:
     files = sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime)
     for file in files[:-_KEPT]:
         file.unlink(missing_ok=True)

@@ -190,8 +190,8 @@ def _kernel_cost(
     items, group = prod(record["global"]), prod(record["local"])
     # A wave is always issued completely, even if its work-group does not fill it.
     lanes = items // group * -(-group // _WAVE) * _WAVE
-    way = executed(code, items, group)
-    slots = slots_of_counts(code.code, way.counts)
+    walked = executed(code, items, group)
+    slots = slots_of_counts(code.code, walked.counts)
     return KernelCost(
         name=record["name"],
         origin=tuple(record["origin"]),
@@ -205,7 +205,7 @@ def _kernel_cost(
         beyond_cache=code.code_bytes > gpu.cache_bytes,
         slots=slots,
         hot=code.hot_loop,
-        is_exact=way.is_exact,
+        is_exact=walked.is_exact,
         floor_ms=gpu.ms(sum(slots.values()) * lanes * launches),
         mac_ms=gpu.ms(slots["mac"] * lanes * launches),
     )
@@ -250,16 +250,16 @@ class Factor:
 
     def text(self, counted_ms: float) -> str:
         """Return the estimate for people: "about 12 ms (7.1 to 21)"."""
-        low, middle, high = (_digits(factor * counted_ms) for factor in self.of_one)
+        low, middle, high = (_digits(factor * counted_ms) for factor in self.bounds)
         return f"about {middle} ms ({low} to {high})"
 
     def plain(self, counted_ms: float) -> dict[str, float]:
         """Return the estimate for machines."""
-        low, middle, high = (round(factor * counted_ms, 3) for factor in self.of_one)
+        low, middle, high = (round(factor * counted_ms, 3) for factor in self.bounds)
         return {"ms": middle, "low_ms": low, "high_ms": high}
 
     @property
-    def of_one(self) -> tuple[float, float, float]:
+    def bounds(self) -> tuple[float, float, float]:
         """The three factors, smallest first."""
         return self.low, self.mean, self.high
 

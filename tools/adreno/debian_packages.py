@@ -121,8 +121,8 @@ def _deb822_sources(text: str) -> Iterator[AptSource]:
             yield AptSource(uri, fields.get("signed-by", ""), words.get("trusted") == ["yes"])
 
 
+# Called with (unit counted, number done, total).
 Progress = Callable[[str, int, int], None]
-"""Called with what is counted, how much of it is done, and how much there is."""
 
 # File in the folder that records the requested packages and the versions installed.
 LIST_FILE: Final = ".packages.json"
@@ -191,7 +191,7 @@ def fetch_root(
                 "and dpkg, so install these, or use a machine with Debian or a derivative"
             )
     try:
-        with _place_beside(directory) as work:
+        with _work_folder(directory) as work:
             apt = _Apt(work, architecture, suite)
             apt.update()
             apt.check_offered(packages)
@@ -332,7 +332,7 @@ def _unpack(archives: Sequence[Path], work: Path, progress: Progress) -> Path:
 
 
 @contextmanager
-def _place_beside(directory: Path) -> Iterator[Path]:
+def _work_folder(directory: Path) -> Iterator[Path]:
     """Yield an empty folder next to another one, and delete it afterwards.
 
     A lock admits one process at a time, which first deletes leftovers of killed ones.

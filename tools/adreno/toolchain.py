@@ -103,10 +103,11 @@ def request(file: Path, options: str) -> bytes:
 
 def problem_in(log: str, code: int) -> str:
     """Return the reason for a failed build in one line: compiler errors, else the exit status."""
-    said = [line.removeprefix("@error ") for line in log.splitlines() if line.startswith("@error ")]
-    wrong = [line for line in said if "error" in line] or said
-    if wrong:
-        return "; ".join(wrong[:3])
+    lines = (line for line in log.splitlines() if line.startswith("@error "))
+    errors = [line.removeprefix("@error ") for line in lines]
+    serious = [line for line in errors if "error" in line] or errors
+    if serious:
+        return "; ".join(serious[:3])
     if code < 0 or code > 128:
         return f"the compiler crashed (signal {-code if code < 0 else code - 128})"
     return f"the compiler ended with {code}"

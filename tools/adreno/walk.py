@@ -27,8 +27,8 @@ _MOST_STEPS: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 1 << 24  # bit in the number of a register that marks a 16-bit half
 
+# Coordinates of a work-group, or of a work-item in its group.
 Ids = tuple[int, int, int]
-"""Numbers of a work-group, or of a work-item in it."""
 
 _REGISTER: Final = re.compile(r"^(?:\([a-z0-9]+\))*(h?[rcp])(\d+)\.([xyzw])$")
 _HALF_KINDS: Final = {"hr": 0, "r": 0, "p": 1, "c": 2, "hc": 2}
@@ -160,7 +160,7 @@ def slots_of_counts(code: Sequence[Instruction], counts: Sequence[float]) -> dic
 
 
 def _number(register: str) -> int | None:
-    """Return a register as a number (see `_whole`), None for any other operand."""
+    """Return a register as a number (see `_full_register`), None for any other operand."""
     match = _REGISTER.match(register)
     if match is None:
         return None
@@ -170,7 +170,7 @@ def _number(register: str) -> int | None:
     return (_HALF_KINDS[kind] << 20) + (at | _HALF if is_half else 2 * at)
 
 
-def _whole(number: int) -> int:
+def _full_register(number: int) -> int:
     """Return the number of the full register that contains a half, or is the register itself."""
     return number & ~_HALF & ~1
 
@@ -203,7 +203,7 @@ class _Walker:
             visits[at] += 1
             steps += 1
             for step in block.steps:
-                _take(step, values, overlap=self._halves_overlap)
+                _execute(step, values, overlap=self._halves_overlap)
             at = self._next(block, values)
         self.is_exact &= steps < _MOST_STEPS
         counts = [0] * len(self._code)
@@ -241,7 +241,7 @@ class _Walker:
         return target if leaves else at + 1
 
 
-def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
+def _execute(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
     """Compute one instruction; an unknown operand makes its result unknown."""
     arguments = []
     for register, constant, sign in step.sources:
@@ -255,7 +255,7 @@ def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
         arguments.append(value & _MASK)
     # Overlapping values are lost: both halves of a full register, the full register of a half.
     if overlap:
-        whole = _whole(step.target)
+        whole = _full_register(step.target)
         for other in (whole,) if step.target & _HALF else (whole | _HALF, whole | _HALF | 1):
             values.pop(other, None)
     if step.operation is None or len(arguments) != len(step.sources):
@@ -271,7 +271,7 @@ def _blocks(code: Sequence[Instruction], needed: frozenset[int]) -> dict[int, _B
     blocks = {}
     for first, behind in zip(ordered, [*ordered[1:], len(code)], strict=True):
         steps = tuple(
-            s for i in code[first:behind] for s in _steps(i) if _whole(s.target) in needed
+            s for i in code[first:behind] for s in _steps(i) if _full_register(s.target) in needed
         )
         blocks[first] = _Block(first, behind - 1, steps)
     return blocks
@@ -281,7 +281,7 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     """Return the registers that a branch depends on, each as the number of its even half."""
     steps = [step for instruction in code for step in _steps(instruction)]
     needed = {
-        _whole(number)
+        _full_register(number)
         for instruction in code
         if instruction.target is not None
         for number in (_number(word.lstrip("!")) for word in instruction.operands)
@@ -289,9 +289,9 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     }
     while True:
         more = {
-            _whole(register)
+            _full_register(register)
             for step in steps
-            if _whole(step.target) in needed and step.operation is not None
+            if _full_register(step.target) in needed and step.operation is not None
             for register, _, _ in step.sources
             if register is not None
         }

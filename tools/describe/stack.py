@@ -152,11 +152,11 @@ class _Walk:
         for ordinal in sorted({*mine, *other}, key=int):
             one, two = mine.get(ordinal), other.get(ordinal)
             if one is None or two is None:
-                yield self._alone(name, ordinal, one, two)
+                yield self._one_sided(name, ordinal, one, two)
             else:
                 yield from self._fields(f"{name}.{one['name']}", one, two)
 
-    def _alone(
+    def _one_sided(
         self, name: str, ordinal: str, one: FieldLayout | None, two: FieldLayout | None
     ) -> Difference:
         if two is not None:
@@ -173,19 +173,19 @@ class _Walk:
             for field, layout in ((one, self._ours), (two, self._theirs))
         ]
         places = [(field["offset"], field["member"]) for field in (one, two)]
-        if places[0] != places[1] or not self._fit(one["type"], two["type"]):
+        if places[0] != places[1] or not self._same_on_wire(one["type"], two["type"]):
             yield Difference(INCOMPATIBLE, what, *texts)
             return
         if _bare(one["name"]) != _bare(two["name"]):
             yield Difference(RENAMED, what, one["name"], two["name"])
         yield from self._enums(one["type"], two["type"])
 
-    def _fit(self, one: TypeLayout, two: TypeLayout) -> bool:
+    def _same_on_wire(self, one: TypeLayout, two: TypeLayout) -> bool:
         """Return whether types are the same on the wire; structures are compared later."""
         if one["kind"] != two["kind"]:
             return {one["kind"], two["kind"]} == {"enum", "uint16"}
         if one["kind"] == "list":
-            return self._fit(one["element"], two["element"])
+            return self._same_on_wire(one["element"], two["element"])
         if one["kind"] == "struct":
             self._waiting.append((one["id"], two["id"]))
         return True
@@ -325,10 +325,10 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
             f"{_TIMEOUT_S} s"
         ) from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        output = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         # Drop the temporary path, and the prefix of an exception with which the library ends the
         # process.
-        reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", said[-1]).strip()
+        reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", output[-1]).strip()
         raise FileKindError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
     return cast("SchemaLayout", json.loads(done.stdout))
 
