@@ -223,7 +223,7 @@ _CPU_SOURCES: Final = (
     "reads beyond the caches; launch: PoCL 3.0, one with work less the same work in one launch",
 )
 _GPU_SOURCES: Final = (
-    "work-group, local memory: what current devices of NVIDIA, AMD and Intel all take",
+    "work-group, local memory: supported by current devices of NVIDIA, AMD and Intel",
     "lanes: 16 bytes, the widest load of one work-item; registers: NVIDIA's 255, in vectors of 4",
     "peak: none, the row stands for no device",
 )

@@ -184,7 +184,7 @@ def parse_table(text: str) -> TunedTable:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TableError(f"no JSON: {error}") from error
+        raise TableError(f"invalid JSON: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise TableError(f"expected an object with format {FORMAT}")
     kernels = found.get("kernels")
@@ -231,7 +231,7 @@ def read_table(path: Path) -> TunedTable:
     except FileNotFoundError:
         return EMPTY
     except (OSError, UnicodeDecodeError, TableError) as error:
-        logger.warning("%s: not used, it is no table of measured loops: %s", path, error)
+        logger.warning("%s: ignored, not a valid table of measured loops: %s", path, error)
         return EMPTY
 
 

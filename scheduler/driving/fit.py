@@ -99,7 +99,7 @@ def ordered(
         if len(models) > 1:
             name = by_role[SUPERCOMBO][0].name
             raise ModelError(
-                f"{name}: found a supercombo, which has no second half; compile it alone: "
+                f"{name}: found a supercombo, which is complete; compile it alone: "
                 f"modeld compile {name} -o OUT.pkl"
             )
         return [(SUPERCOMBO, models[0])]
@@ -180,12 +180,12 @@ def _check_kinds(models: Sequence[ModelFacts]) -> None:
         title = TITLES[model.role]
         if model.role == MONITORING:
             raise ModelError(
-                f"{model.name}: expected driving models, found {title}, which has no second half; "
+                f"{model.name}: expected driving models, found {title}, which is complete; "
                 f"compile it alone: modeld compile {model.name} -o OUT.pkl"
             )
         if model.role in (RECURRENT, NAVIGATION):
             raise ModelError(
-                f"{model.name}: found {title}, which no driving program runs; {PLAIN} "
+                f"{model.name}: found {title}, which no driving program supports; {PLAIN} "
                 f"{model.name} -o OUT.pkl"
             )
         if not model.role:

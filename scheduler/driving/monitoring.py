@@ -39,7 +39,7 @@ from scheduler.tensor.tensor import Tensor
 MONITORING: Final = "monitoring"  # kind and name of artifacts
 SEE: Final = "see docs/formats/monitoring-models.md"
 DECLARE: Final = (
-    'declare another with --interface NAME, or interface = "NAME" in a TOML beside the model'
+    'declare another with --interface NAME, or interface = "NAME" in a TOML next to the model'
 )
 IMAGE, CALIBRATION = "input_img", "calib"
 # Number of elements of each input; exporters have used several shapes.
@@ -86,7 +86,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
     problems += _differences(revision, named, width)
     if problems or imported is None:
         raise ModelError(
-            f"{model.name}: taken for {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
+            f"{model.name}: recognized as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
             + ("" if declared_as.name else f"; {DECLARE}")
         )
     part = ModelPart(

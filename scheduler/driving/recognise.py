@@ -49,7 +49,7 @@ from scheduler.onnx_import.binding import declared as declared_tensor
 
 OPTION: Final = "declared by --interface"
 SEE = "see docs/formats/driving-models.md"
-DECLARE = 'declare another with --interface NAME, or interface = "NAME" in a TOML beside a model'
+DECLARE = 'declare another with --interface NAME, or interface = "NAME" in a TOML next to a model'
 ALONE = "without driving conventions: modeld compile --plain"
 CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
@@ -101,7 +101,8 @@ def recognise_driving(
     if problems:
         names = ", ".join(found.name for _, found in roles)
         raise ModelError(
-            f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
+            f"{names}: recognized as {revision.name} ({choice.reason}): "
+            f"{'; '.join(problems)}; {SEE}"
             + ("" if given.by_user else f"; {DECLARE}")
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
@@ -158,7 +159,7 @@ def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _C
     if heads_differ:
         reason = reason.replace("inputs and heads fit", "inputs fit")
     if others:
-        reason += f"; {', '.join(others)} would fit, too"
+        reason += f"; {', '.join(others)} would also fit"
     note = f"interface: assumed {name}, {reason}"
     if heads_differ:
         note += f"; where it differs: {'; '.join(chosen.heads.values())}"
@@ -350,7 +351,7 @@ def _declared_rules(
     for file, _, own in files:
         both = merged(rules, own)
         if merged(own, rules) != both:
-            raise ModelError(f"{file}: rules: contradict those of the file beside the other model")
+            raise ModelError(f"{file}: rules: contradict those of the file next to the other model")
         rules = both
     return rules, ", ".join(file for file, _, own in files if own)
 

@@ -296,7 +296,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
     if not base:
         return table
     if base not in files or base in (*users, name):
-        what = "itself" if base in files else f"{base!r}, which is no file"
+        what = "itself" if base in files else f"{base!r}, which is not a file"
         raise table.error("base", f"expected another revision, found {what}")
     below = _completed(base, files, (*users, name)).value
     models = {model["role"]: model for model in below.get("models", [])}

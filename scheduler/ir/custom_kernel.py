@@ -98,16 +98,16 @@ def read_source(name: str, text: str) -> Source:
     code = _APART.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
     bare = _APART.sub(lambda m: _blank(m[0]), text)
     if any(mark in bare for mark in ('"', "'", "/*")):
-        raise ModelError(f"{where}: a comment or literal does not end")
+        raise ModelError(f"{where}: unterminated comment or literal")
     if _DIRECTIVE.search(bare):
         raise ModelError(
-            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is taken"
+            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is allowed"
         )
     closing = _matches(where, bare)
     names = frozenset(_IDENTIFIER.findall(bare))
     reserved = sorted(n for n in names if _RESERVED.fullmatch(n))
     if reserved:
-        raise ModelError(f"{where}: {reserved[0]} is a name of the compiler's; choose another")
+        raise ModelError(f"{where}: {reserved[0]} is a reserved name; choose another")
     return Source(
         text,
         names,
@@ -256,7 +256,7 @@ class CustomKernel:
             raise ModelError(f"{self._where}: names out{unknown[0]}; it has {has}")
         if source.slot is not None and 0 in _numbered("out", source):
             raise ModelError(
-                f"{self._where}: uses EPILOGUE and names out0; what is stored there may have "
+                f"{self._where}: uses EPILOGUE and names out0; the stored element may have "
                 "another type, so write it through EPILOGUE only"
             )
 

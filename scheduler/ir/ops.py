@@ -286,7 +286,7 @@ def _reduce(src: Sources, arg: Any) -> Shape:
 def _words(src: Sources, _: Any) -> Shape:
     shape = src[0].shape
     if not shape or shape[-1] % 4:
-        raise VerifyError(f"WORDS: the last axis of shape {shape} is no multiple of 4")
+        raise VerifyError(f"WORDS: the last axis of shape {shape} is not a multiple of 4")
     return (*shape[:-1], shape[-1] // 4)
 
 

@@ -61,7 +61,7 @@ class Rewriter:
                     break
             else:
                 return node
-        raise SchedulerError(f"{node!r}: rewrite rules do not come to an end ({self.hits})")
+        raise SchedulerError(f"{node!r}: rewrite rules do not terminate ({self.hits})")
 
 
 def unchanged(order: Sequence[Node]) -> dict[Node, Node]:

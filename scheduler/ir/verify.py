@@ -57,7 +57,7 @@ def _check_arity(node: Node) -> str:
     if node.op is Op.ASSIGN:
         want = 3 if node.arg is not None and None in node.arg else 2
     if node.op in SCALAR_LEVEL:
-        return "a scalar-level op stands in a tensor graph"
+        return "a scalar-level op in a tensor graph"
     return "" if want == len(node.src) else f"expected {want} sources, found {len(node.src)}"
 
 

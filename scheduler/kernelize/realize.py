@@ -189,7 +189,7 @@ def _forced(
 ) -> dict[Node, str]:
     """Return the nodes that are always stored, with reasons."""
     return {
-        **{n: "contiguous was asked for" for n in order if n.op is Op.CONTIGUOUS},
+        **{n: "contiguous() was requested" for n in order if n.op is Op.CONTIGUOUS},
         **dict.fromkeys(stored_for_custom(order), "a custom kernel reads or writes it"),
         **asked,
         **dict.fromkeys(sinks, "an output"),

@@ -354,8 +354,8 @@ def lines(cost: EntryCost) -> Iterator[str]:
     if cost.gpu.lanes:
         yield (
             f"no less than {cost.floor_ms:.2f} ms if no wave ever waits, of it multiply-adds "
-            f"{cost.mac_ms:.2f}; {SLOTS.text(cost.floor_ms)}, by what published times were "
-            "(docs/adreno.md)"
+            f"{cost.mac_ms:.2f}; {SLOTS.text(cost.floor_ms)}, estimated from published "
+            "times (docs/adreno.md)"
         )
     if not all(kernel.is_exact for kernel in cost.kernels):
         yield "values in memory decide how long some loops run: each such loop counts once"

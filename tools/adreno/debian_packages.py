@@ -267,7 +267,7 @@ class _Apt:
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
         """Download packages and their dependencies; return the versions by name."""
-        plan = self._run("apt-get", "install", "--simulate", *packages, doing="what they need")
+        plan = self._run("apt-get", "install", "--simulate", *packages, doing="their dependencies")
         versions = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, flags=re.MULTILINE))
         doing = f"{len(versions)} packages"
         self._run("apt-get", "install", "--download-only", "--yes", *packages, doing=doing)

@@ -128,10 +128,10 @@ def _sections(artifact: Artifact) -> list[Section]:
 
 def _commands(manifest: Manifest) -> str:
     """Return the number of driver commands that launch a run's kernels, by device."""
-    one = "where the driver records them (modeld devices)"
+    one = "if the driver records them (see modeld devices)"
     if manifest.megakernel is not None:
-        one = f"on PoCL's CPU devices, and {one}"
-    return f"one command for its launches {one}, else one for each"
+        one = f"on PoCL's CPU devices, or {one}"
+    return f"one command for all launches {one}, else one per launch"
 
 
 def _self_test(manifest: Manifest) -> str:
@@ -266,7 +266,7 @@ def _gap(interface: Interface) -> str:
 def _history(rule: HistoryRule | None) -> str:
     if rule is None:
         return "none"
-    when = "that of the frame included" if rule.current else "without that of the frame"
+    when = "including the current frame" if rule.current else "excluding the current frame"
     return f"{rule.length} samples, every {rule.step} frames, {when}"
 
 

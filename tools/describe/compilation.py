@@ -219,5 +219,5 @@ def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
         f"  too small to fill the device: {count_text(report.few_items, 'kernel')}",
         f"  {report.bytes_moved / 1e6:.1f} MB moved, {flops_text(1e9 * report.gflop)}",
         f"  no less than {report.estimate_ms:.2f} ms: {parts}, launches {report.launch_ms:.2f}",
-        f"  {ANALYTIC.text(report.estimate_ms)}, by what published times were (docs/adreno.md)",
+        f"  {ANALYTIC.text(report.estimate_ms)}, estimated from published times (docs/adreno.md)",
     ]

@@ -188,7 +188,7 @@ def selections(
     if not fields:
         return {}, names
     if not names:
-        raise UsageError("--field: expected --service beside it, found none; say of which messages")
+        raise UsageError("--field: expected --service with it, found none; name the services")
     chosen: dict[str, Selection | None] = {}
     for name in names:
         own = [path for path in fields if has_field(name, path)]

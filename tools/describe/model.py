@@ -219,7 +219,7 @@ def _problems(found: ModelReport) -> Iterator[Section]:
     ]
     if rows:
         rest = (
-            f"; {count_text(found.unchecked, 'node')} after them not looked at"
+            f"; {count_text(found.unchecked, 'node')} after them not checked"
             if found.unchecked
             else ""
         )

@@ -302,7 +302,7 @@ def _pieces(path: Path, text: str, imported: list[str]) -> Iterator[str]:
         yield text[end : token.start()]
         end, found = token.end(), token[0]
         if found == "embed":
-            raise FileKindError(f"{path}: expected a schema by itself, found what embeds a file")
+            raise FileKindError(f"{path}: expected a self-contained schema, found an embedded file")
         if is_import and found.startswith('"'):
             name = found[1:-1].rsplit("/", 1)[-1]
             imported.append(name)
