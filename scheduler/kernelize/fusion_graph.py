@@ -20,17 +20,11 @@ from scheduler.kernelize.order import Step, best_order, estimated_peak
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Kernels fused into one.
+    """Kernels fused into one."""
 
-    Attributes:
-        kernel: the fused kernel.
-        step: its edges; `step.after` holds numbers of groups.
-        position: the place of its first kernel in creation order.
-    """
-
-    kernel: Kernel
-    step: Step
-    position: int
+    kernel: Kernel  # the fused kernel
+    step: Step  # its edges; `step.after` holds numbers of groups
+    position: int  # the place of its first kernel in creation order
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,8 @@ def wait_for_readers(
     one of those readers depends on the new value, or if the writer itself reads elements that it
     may have overwritten. Then a commit must copy the new value after all readers.
 
-    Args:
-        steps: the kernels.
-        writers: the state BUFFERs, each with the number of the step that computes its new value.
-
-    Returns:
-        The steps with the new edges, and the states that need a commit, in the order of `writers`.
+    `writers` has the step that computes the new value of each state. Return the steps with the new
+    edges, and the states that need a commit, in the order of `writers`.
     """
     graph = _Graph(steps, {})
     extra: list[set[int]] = [set(step.after) for step in steps]

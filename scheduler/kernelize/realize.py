@@ -146,12 +146,12 @@ class _Walk:
 def realize(
     sinks: Sequence[Node],
     spec: DeviceSpec,
-    asked: Mapping[Node, str],
+    requested: Mapping[Node, str],
     alone: frozenset[Node],
 ) -> StorePlan:
     """Return the plan of stored nodes and of values kept in private arrays."""
     order = toposort(sinks)
-    forced = _forced(sinks, order, asked)
+    forced = _forced(sinks, order, requested)
     reasons: dict[Node, str] = {}
     users = consumers(order)
     carries, cost = _summaries(order, forced, users, spec.costs)
@@ -181,17 +181,17 @@ def realize(
         for use in needed:
             for src, need in _needs(node, use, walk):
                 _merge_use(uses[src], need)
-    return StorePlan(tuple(sinks), spec, asked, alone, walk.regions, walk.stages, reasons)
+    return StorePlan(tuple(sinks), spec, requested, alone, walk.regions, walk.stages, reasons)
 
 
 def _forced(
-    sinks: Sequence[Node], order: Sequence[Node], asked: Mapping[Node, str]
+    sinks: Sequence[Node], order: Sequence[Node], requested: Mapping[Node, str]
 ) -> dict[Node, str]:
     """Return the nodes that are always stored, with reasons."""
     return {
         **{n: "contiguous() was requested" for n in order if n.op is Op.CONTIGUOUS},
         **dict.fromkeys(stored_for_custom(order), "a custom kernel reads or writes it"),
-        **asked,
+        **requested,
         **dict.fromkeys(sinks, "an output"),
         **{n: "the new value of a state" for n in order if n.op is Op.ASSIGN},
     }

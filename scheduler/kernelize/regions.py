@@ -149,7 +149,7 @@ class StorePlan:
     Attributes:
         sinks: outputs and ASSIGN nodes.
         spec: the device row.
-        asked: nodes stored at any cost, each with a short phrase as the reason.
+        requested: nodes stored at any cost, each with a short phrase as the reason.
         alone: stored nodes whose kernels are not merged with others.
         regions: loop nests of each stored node, consumers first; one per source of a concat.
         stages: values that kernels keep in private arrays.
@@ -158,7 +158,7 @@ class StorePlan:
 
     sinks: tuple[Node, ...]
     spec: DeviceSpec
-    asked: Mapping[Node, str]
+    requested: Mapping[Node, str]
     alone: frozenset[Node]
     regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]

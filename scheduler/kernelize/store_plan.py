@@ -52,16 +52,16 @@ class Refused:
 def store_plan(
     sinks: Sequence[Node],
     spec: DeviceSpec,
-    asked: Mapping[Node, str] = _NOTHING,
+    requested: Mapping[Node, str] = _NOTHING,
     alone: frozenset[Node] = frozenset(),
 ) -> StorePlan:
     """Return a plan of cheap kernels that have few enough buffers and operations for the device."""
     while True:
-        plan = realize(sinks, spec, asked, alone)
-        more = {n: why for n, why in _over_limits(plan).items() if n not in asked}
+        plan = realize(sinks, spec, requested, alone)
+        more = {n: why for n, why in _over_limits(plan).items() if n not in requested}
         if not more:
             return plan
-        asked = {**asked, **more}
+        requested = {**requested, **more}
 
 
 def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> StorePlan | None:
@@ -74,12 +74,13 @@ def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> Store
     if len(targets) == 1 or targets <= plan.alone:
         stored = frozenset(t for k in kernels for t in k.targets)
         cut = {n for t in targets for n in split_points(t, stored, plan.spec.costs)}
-        if cut <= plan.asked.keys() & plan.alone:
+        if cut <= plan.requested.keys() & plan.alone:
             return None
     logger.warning("%s; computing it as %d kernels", refused, len(targets) + len(cut))
-    asked = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")
+    requested = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")
+    requested |= plan.requested
     # Its kernels must stay alone, or fusion would merge them again.
-    return store_plan(plan.sinks, plan.spec, {**asked, **plan.asked}, plan.alone | targets | cut)
+    return store_plan(plan.sinks, plan.spec, requested, plan.alone | targets | cut)
 
 
 def _over_limits(plan: StorePlan) -> dict[Node, str]:

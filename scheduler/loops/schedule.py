@@ -136,11 +136,11 @@ def _choose_reductions(
             schedule.reduce_unroll[order[-1]] = (size if size <= costs.full_unroll else 1) * step
 
 
-def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: LoopCosts) -> None:
+def _unroll_innermost(schedule: LoopSchedule, tile: int, chosen: int, costs: LoopCosts) -> None:
     """Unroll innermost reduce loops further while their bodies stay small.
 
-    `tile` is the number of accumulators; `asked` is the chosen number of steps per body, 0 for
-    none.
+    `tile` is the number of accumulators; `chosen` is the number of steps per body by choice, 0 to
+    decide here.
     """
     for node, order in schedule.reduce_order.items():
         # Filling a private array has no accumulator whose latency unrolling could hide.
@@ -154,8 +154,8 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: Loop
             if schedule.reduce_unroll[r] * tile > costs.max_unrolled:
                 schedule.reduce_unroll[r] = step
             continue
-        if asked or r.size > costs.full_unroll:
-            most = asked or max(1, min(costs.unroll, costs.max_unrolled // tile))
+        if chosen or r.size > costs.full_unroll:
+            most = chosen or max(1, min(costs.unroll, costs.max_unrolled // tile))
             # The body must divide the range, since reduce loops have no partial last step.
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
@@ -268,26 +268,26 @@ def _loop_order(
     body: PlacedBody,
     loads: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
-    asked: int,
+    chosen: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then those that weights follow; `asked` 1 puts these last."""
+    """Put hoisted ranges outermost, then those that weights follow; 1 by choice puts these last."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
         walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
         below = hoisted is not None and tile.atom not in hoisted
         # False sorts first.
-        return (below, walks_weights == (asked == 1), body.ranges.index(tile.atom))
+        return (below, walks_weights == (chosen == 1), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)
 
 
 def _blocked_rows(
-    outer: list[Tile], loads: list[LoadInfo], asked: int, costs: LoopCosts
+    outer: list[Tile], loads: list[LoadInfo], chosen: int, costs: LoopCosts
 ) -> tuple[Atom, int] | None:
     """Return the range to split into blocks outside the loop over weights, and steps per block.
 
-    Unless a number of blocks is `asked` for, return None if weights are larger than other operands.
+    Unless a number of blocks is `chosen`, return None if weights are larger than other operands.
     Also return None if rows are outermost anyway.
     """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
@@ -298,16 +298,16 @@ def _blocked_rows(
         return None
     weights = max(prod(ld.node.src[0].shape) for ld in heavy)
     others = [prod(ld.node.src[0].shape) for ld in loads if not ld.weight]
-    if not asked and weights >= costs.blocked_weights * max(others, default=0):
+    if not chosen and weights >= costs.blocked_weights * max(others, default=0):
         return None
     row = rows[0]
     # Blocks have equal lengths, since the step number is decomposed by division.
-    blocks = max(d for d in range(1, (asked or costs.wanted_parts) + 1) if row.outer % d == 0)
+    blocks = max(d for d in range(1, (chosen or costs.wanted_parts) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
 def _prefetched(
-    schedule: LoopSchedule, outer: list[Tile], asked: int, costs: LoopCosts
+    schedule: LoopSchedule, outer: list[Tile], chosen: int, costs: LoopCosts
 ) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
@@ -315,22 +315,22 @@ def _prefetched(
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
     # A prefetch costs an instruction per weight vector; enough rows must share it.
     pays = repeats <= costs.max_prefetch_repeats and rows >= costs.min_prefetch_rows
-    wanted = asked == 2 or (not asked and pays)
+    wanted = chosen == 2 or (not chosen and pays)
     return schedule.vector if alone and wanted else None
 
 
 def _chunk(
-    schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int, costs: LoopCosts
+    schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, chosen: int, costs: LoopCosts
 ) -> int:
     """Return the outer steps per work-item: enough items for all cores, none too small to pay off.
 
-    `asked` is the chosen number of work-items, 0 for none.
+    `chosen` is the number of work-items by choice, 0 to decide here.
     """
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     # The estimate is in scalar operations: steps of all loops times nodes of the body.
     work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
-    most = asked or min(costs.max_items, work // costs.min_item_work)
+    most = chosen or min(costs.max_items, work // costs.min_item_work)
     items = max(1, min(most, schedule.steps))
     chunk = -(-schedule.steps // items)
     if schedule.blocked is None:

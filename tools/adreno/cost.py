@@ -41,20 +41,13 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Known properties of a GPU (Mesa's table of devices; lanes and clock as published).
-
-    Attributes:
-        lanes: float32 multiply-adds per clock on all processors; 0 if unknown.
-        mhz: clock in MHz; 0 if unknown.
-        file: register vectors for the work-items of a wave.
-        cache_bytes: instruction cache of one processor.
-    """
+    """Known properties of a GPU (Mesa's table of devices; lanes and clock as published)."""
 
     number: int
-    lanes: int
-    mhz: int
-    file: int
-    cache_bytes: int
+    lanes: int  # float32 multiply-adds per clock on all processors; 0 if unknown
+    mhz: int  # clock in MHz; 0 if unknown
+    file: int  # register vectors for the work-items of a wave
+    cache_bytes: int  # bytes of one processor's instruction cache
 
     def waves(self, registers: int) -> int:
         """Return the number of waves per processor, for a kernel with this many registers."""
@@ -128,19 +121,13 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class EntryCost:
-    """An entry of an artifact on a GPU.
-
-    Attributes:
-        kernels: kernels in the order of their first launch.
-        failures: kernels that could not be built.
-        launches: number of launches in a run, including those of failures.
-    """
+    """An entry of an artifact on a GPU."""
 
     gpu: Gpu
     entry: str
-    kernels: tuple[KernelCost, ...]
-    failures: tuple[Failure, ...]
-    launches: int
+    kernels: tuple[KernelCost, ...]  # kernels in the order of their first launch
+    failures: tuple[Failure, ...]  # kernels that could not be built
+    launches: int  # number of launches in a run, including those of failures
 
     @property
     def floor_ms(self) -> float:
@@ -219,8 +206,8 @@ class Anchor:
         what: description of the time.
         ms: the published time.
         analytic_ms: estimate of `tools.describe.compilation` in fp16.
-        slots_ms: floor of tinygrad's kernels, which made the published times, computed by
-            `tools.adreno`.
+        slots_ms: floor of our model's kernels by tinygrad, which also made the published ones,
+            computed by `tools.adreno`.
     """
 
     what: str

@@ -43,17 +43,11 @@ _SUITES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """A source of packages.
+    """A source of packages."""
 
-    Attributes:
-        uri: address of the mirror.
-        signed_by: the field's value as in the file; "" for apt's own keys.
-        is_trusted: whether no signature is required.
-    """
-
-    uri: str
-    signed_by: str = ""
-    is_trusted: bool = False
+    uri: str  # address of the mirror
+    signed_by: str = ""  # the field's value as in the file; "" for apt's own keys
+    is_trusted: bool = False  # whether no signature is required
 
     def stanza(self, suite: str, architecture: str) -> str:
         """Return the deb822 text that names this mirror for one suite and architecture."""

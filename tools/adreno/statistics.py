@@ -83,20 +83,13 @@ SLOT_NAMES: Final = tuple(field.name for field in fields(Slots))
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction.
-
-    Attributes:
-        operands: as printed, without the label of a branch.
-        repeats: number of times it is issued.
-        nops: slots that it waits before.
-        target: position it may branch to; None if it is no branch.
-    """
+    """One instruction."""
 
     op: str
-    operands: tuple[str, ...] = ()
-    repeats: int = 1
-    nops: int = 0
-    target: int | None = None
+    operands: tuple[str, ...] = ()  # as printed, without the label of a branch
+    repeats: int = 1  # number of times it is issued
+    nops: int = 0  # slots that it waits before
+    target: int | None = None  # position it may branch to; None if it is no branch
 
     @property
     def kind(self) -> str:

@@ -29,23 +29,14 @@ BUFFER_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Column:
-    """A column.
+    """A column."""
 
-    Attributes:
-        service: name of the service.
-        is_list: whether values are lists.
-        length: length of the longest list; 1 without lists.
-        dtype: type that fits all values.
-        lengths_differ: whether list lengths vary, or some messages lack the column.
-        count: number of messages that have it.
-    """
-
-    service: str
-    is_list: bool
-    length: int
-    dtype: np.dtype[Any]
-    lengths_differ: bool = False
-    count: int = 1
+    service: str  # name of the service
+    is_list: bool  # whether values are lists
+    length: int  # length of the longest list; 1 without lists
+    dtype: np.dtype[Any]  # type that fits all values
+    lengths_differ: bool = False  # whether list lengths vary, or some messages lack the column
+    count: int = 1  # number of messages that have it
 
 
 def column_name(service: str, path: str) -> str:

@@ -90,23 +90,14 @@ def _facts(name: str, count: int, span_ns: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request for a dump.
+    """The request for a dump."""
 
-    Attributes:
-        path: the log.
-        services: names of services; all if empty.
-        fields: paths of fields; all if empty.
-        from_s: start, in seconds of the drive's time (`tools.messages.drive_log`).
-        to_s: end, exclusive.
-        data_as: form of binary data.
-    """
-
-    path: Path
-    services: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
-    from_s: float | None = None
-    to_s: float | None = None
-    data_as: DataAs = "length"
+    path: Path  # the log
+    services: tuple[str, ...] = ()  # names of services; all if empty
+    fields: tuple[str, ...] = ()  # paths of fields; all if empty
+    from_s: float | None = None  # start, in s of the drive's time, see `tools.messages.drive_log`
+    to_s: float | None = None  # end, exclusive
+    data_as: DataAs = "length"  # how binary data is written
 
 
 @dataclass(slots=True)

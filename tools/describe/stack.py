@@ -220,19 +220,12 @@ def _bare(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StackService:
-    """A row of a stack's table of services.
+    """A row of a stack's table of services."""
 
-    Attributes:
-        logged: whether it is in the log.
-        frequency_hz: messages per second.
-        decimation: every n-th message is in the small log; None if no message is.
-        queue_bytes: size of its ring; None if the stack does not declare it.
-    """
-
-    logged: bool
-    frequency_hz: float
-    decimation: int | None
-    queue_bytes: int | None
+    logged: bool  # whether it is in the log
+    frequency_hz: float  # messages per second
+    decimation: int | None  # every n-th message is in the small log; None if no message is
+    queue_bytes: int | None  # size of its ring; None if the stack does not declare it
 
 
 @dataclass(frozen=True, slots=True)
