@@ -4,12 +4,13 @@
 
 Consumers are visited before their sources, so each node knows the indices at which kernels need it.
 A node that is not stored is computed inside every kernel that needs it. It is stored if that would
-cost more than memory does:
+cost more than memory does. The result is a StorePlan, by these rules:
 
 - Outputs, state writes and pins (CONTIGUOUS) are always stored.
 - A value that holds a reduction is computed once per element. It stays inside a kernel only if
-  exactly one kernel needs it and that kernel runs the loops it depends on once. Otherwise it is
-  stored after its elementwise operations, so bias, activation and residual are in its kernel.
+  exactly one kernel needs it and runs the loops it depends on once, hoisted out of other loops if
+  necessary. Otherwise it is stored after its elementwise operations, so bias, activation and
+  residual are in its kernel.
 - An elementwise value without a reduction is recomputed unless the repeated work costs more than a
   store and a launch.
 - Movement ops and casts to a wider type are not stored by choice; the node below them is.
@@ -241,7 +242,11 @@ def _widens(node: Node) -> bool:
 def _summaries(
     order: list[Node], forced: Container[Node], users: dict[Node, list[Node]], costs: Costs
 ) -> tuple[dict[Node, bool], dict[Node, float]]:
-    """Return, per node, whether it carries a reduction and its cost of recomputing, in adds."""
+    """Return, per node, whether it carries a reduction and its cost of recomputing, in adds.
+
+    A node carries a reduction if it is one, or reaches one through one-to-one operations and nodes
+    that are not stored.
+    """
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
     apart = _needed_apart(order, forced, users)

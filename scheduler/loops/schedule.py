@@ -3,7 +3,8 @@
 A contraction keeps a register tile of `vectors x rows` results. Each loaded weight vector then
 meets several rows, and each loaded activation several vectors. If activations are larger than
 weights, work-items are blocks of rows, so a core reads the rows that it wrote before. Otherwise
-they are blocks of results, so each core reads only its part of the weights.
+they are blocks of results, so each core reads only its part of the weights. A reduction is hoisted
+if it runs in the outer loops and all results of the loops below share it.
 """
 
 from __future__ import annotations
