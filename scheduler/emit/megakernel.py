@@ -27,7 +27,7 @@ KERNEL_NAME = "replay"
 LEAST_LAUNCHES = 2
 
 _HEADER = """
-/* A work-item is a function call here, so macros replace the functions that query its numbers. */
+/* A work-item is a function call here, so what it asks about itself is answered by macros. */
 #define get_global_id(d) ((size_t)((d) == 0 ? m_item : 0))
 #define get_group_id(d) get_global_id(d)
 #define get_global_linear_id() get_global_id(0)
@@ -54,10 +54,10 @@ _RUNNER = """
 #ifndef M_PAUSE
 #define M_PAUSE()
 #endif
-/* With more threads than cores, a waiting thread can occupy the core that the thread it waits for
-   needs. So after about 50 us of pauses it sleeps 20 us at a time, and its core can take over that
-   thread. sched_yield does not achieve this, because no other thread is queued for this core.
-   System call 35 of Linux on x86-64 is nanosleep. */
+/* Who waits long keeps a core from somebody: perhaps from the thread it waits for, when there are
+   more threads than cores. After some 50 us of pauses it sleeps 20 us at a time, so that its core
+   can take that thread over. Giving way (sched_yield) does not do that: nobody else waits for this
+   core. System call 35 of Linux on this processor is nanosleep. */
 #define M_SPINS 1000
 #if defined(__x86_64__) && defined(__linux__) && defined(__clang__)
 static __attribute__((noinline)) void m_sleep(void)
@@ -74,11 +74,11 @@ static __attribute__((noinline)) void m_sleep(void)
 #define M_WAIT(spins) M_PAUSE();
 #endif
 
-/* Stores of one work-group must be visible to another one that reads them in a later record. So
-   adding to a counter of finished tasks is a release, and reading it is an acquire. Taking a task
-   needs no order. OpenCL C 2.0 and 3.0 can express this. In earlier versions, atomics do not order
-   work-groups formally. There we rely on CPU compilers to make them sequentially consistent,
-   as PoCL does, and to make a global memory fence a fence for compiler and processor. */
+/* What one work-group stores has to be seen by another one that reads it in a later record: adding
+   to a counter of finished tasks releases, reading it acquires. Taking a task orders nothing.
+   OpenCL C 3.0 and 2.0 can say so. Before, atomics order nothing between work-groups by the letter;
+   relied on is that compilers for CPUs make them sequentially consistent, as PoCL does, and a fence
+   of global memory a fence for compiler and processor. */
 #if (defined(__opencl_c_atomic_scope_device) && defined(__opencl_c_atomic_order_acq_rel)) || \\
     (__OPENCL_C_VERSION__ >= 200 && __OPENCL_C_VERSION__ < 300)
 #define M_ATOMIC(p) ((volatile __global atomic_int*)(p))
@@ -106,16 +106,17 @@ static int M_FINISHED(volatile __global int* p)
 }
 #endif
 
-/* Each counter has its own cache line. */
+/* Counters are a cache line apart. */
 #define M_LINE 16
 #define M_PARAMETERS __global uchar* m_memory, const __global uchar* m_data, \\
   const __global long* m_words, volatile __global int* m_taken, const int m_items, \\
   const int m_self, const int m_groups
-/* A word is an offset in bytes, a multiple of 256, plus 1 if it refers to the data. */
+/* A word is an offset in bytes, a multiple of 256, plus 1 if it is one into the data. */
 #define M_AT(kind, n) ((kind)((m_words[n] & 1 ? (__global uchar*)m_data : m_memory) + \\
   (m_words[n] & ~255L)))
-/* Each work-group has a part of the tasks, the same part in records with equal tasks, so many of
-   its operands are in its core's own cache. When its part is done, it takes tasks of others. */
+/* Each work-group has a part of the tasks, the same part of each record as far as tasks are alike:
+   much of what it reads is then in its core's own cache. When its part is taken it takes from the
+   parts of others. */
 #define M_TASKS(call) \\
   int m_done = 0; \\
   for (int m_turn = 0; m_turn < m_groups; m_turn++) { \\
@@ -156,7 +157,7 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
     for (int m_spins = 0; M_FINISHED(m_finished) < m_items; m_spins += m_spins < M_SPINS)
       M_WAIT(m_spins)
   }}
-  /* When the last work-group leaves, no other one uses a counter. */
+  /* Whoever is last knows that nobody looks at a counter any more. */
   if (M_FINISH(m_counters, 1) == m_groups - 1) {{
     const int m_end = M_LINE + (m_last - m_first) * m_stride;
     for (int m_i = 0; m_i < m_end; m_i += M_LINE) m_counters[m_i] = 0;
