@@ -1,4 +1,4 @@
-"""The page of the demo: the model's view next to the truth, and the car's path."""
+"""Writes the page of the demo: the model's outputs next to ground truth, and the car's path."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tools.simulator.closed_loop.result import Drive, Outcome
 from tools.simulator.closed_loop.simulation import End
 
 TITLE = "Demo drive"
-# In the directory of the drive.
+# Name of the clip in the drive's directory.
 CLIP = "drive.webp"
 
 
@@ -55,9 +55,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A finished drive; `scenes` holds every frame after the hand-over, by its id.
+    """A finished drive.
 
-    `footage` begins with the run-up.
+    `scenes` maps the id of every frame after the hand-over to its scene. `footage` also contains
+    the run-up, in which the simulation still steers.
     """
 
     drive: Drive
@@ -73,10 +74,10 @@ def write_demo_report(
     truth: Mapping[int, Curves],
     line_error_m: float | None,
 ) -> None:
-    """Write what the model saw next to the truth, the car's path, and how fast the model was.
+    """Write a page with the model's outputs, the car's path, and the model's speed.
 
-    `truth` maps the ids of compared frames to a perfect model's answers. `line_error_m` is the mean
-    error of lane lines, None if nothing was compared.
+    `truth` maps the ids of compared frames to the outputs of a perfect model. `line_error_m` is
+    the mean error of lane lines, None if nothing was compared.
 
     Raises:
         UsageError: the page cannot be written.
@@ -117,7 +118,7 @@ def write_demo_report(
 
 
 def headline(drive: Drive, line_error_m: float | None) -> str:
-    """Return the result of the drive, in sentences."""
+    """Return a summary of the drive in sentences."""
     figures = drive.figures
     crossed = count_text(figures.departures, "time")
     kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"
@@ -128,7 +129,7 @@ def headline(drive: Drive, line_error_m: float | None) -> str:
 
 
 def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
-    """Return up to four frames: the one whose lines are furthest off first, others spread out."""
+    """Return at most four frames: the one with the largest line error, then evenly spread ones."""
     rows = set(log.frame_ids.tolist())
     known = [frame for frame in truth if frame in rows and frame in log.curves]
     errors = {frame: line_errors_m(log.curves[frame], truth[frame]) for frame in known}
@@ -140,7 +141,7 @@ def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
 
 
 def clip_section(clip: bytes) -> str:
-    """Return the moving picture as HTML; "" for none."""
+    """Return the clip as an HTML section, "" without a clip."""
     if not clip:
         return ""
     data = base64.b64encode(clip).decode()
@@ -152,7 +153,7 @@ def clip_section(clip: bytes) -> str:
 
 
 def write_clip(path: Path, clip: bytes) -> None:
-    """Write the moving picture next to the page, if there is one.
+    """Write the clip next to the page, if there is one.
 
     Raises:
         UsageError: the file cannot be written.
@@ -169,5 +170,5 @@ def write_clip(path: Path, clip: bytes) -> None:
 
 
 def metres(value: float | None) -> str:
-    """Return a length for people."""
+    """Return a length as text."""
     return "-" if value is None else f"{value:.2f} m"
