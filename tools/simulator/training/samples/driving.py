@@ -1,4 +1,4 @@
-"""Lets networks see and drive in simulated drives, some side by side, in processes of their own."""
+"""Drives simulated cars with the networks, several at a time, in worker processes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ from tools.simulator.training.networks.networks import Policy, Vision, as_input,
 from tools.simulator.training.options import Seeds
 from tools.simulator.training.samples.drives import CONVENTION, Drive
 
-# Drives that one process has under way at once: networks are faster on several.
+# Number of simultaneous drives per process, because networks are faster on batches.
 ABREAST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class DrivesPlan:
-    """A round of drives.
+    """The plan of a round of drives, shared by all workers.
 
-    `student` is the file with the networks' weights and the scaling; `student_share` of the drives
-    are driven by it. `first` is the number of the first drive; drives are divided among the
-    workers.
+    Attributes:
+        student: file of the networks' weights and the scaling.
+        seed: seed of the drives.
+        worlds: seeds of the worlds.
+        first: number of the first drive.
+        workers: number of workers, among which the drives are divided.
+        student_share: share of drives that the student drives.
     """
 
     student: Path
@@ -48,7 +52,7 @@ class DrivesPlan:
 
 
 class Student:
-    """Both networks and the histories of some drives."""
+    """The networks that see and plan in simulated drives, in inference mode."""
 
     def __init__(self, vision: Vision, policy: Policy, scaling: Scaling) -> None:
         self._trunk, self._policy = folded(vision).trunk, policy.eval()
@@ -58,7 +62,7 @@ class Student:
 
     @classmethod
     def load(cls, path: Path) -> Student:
-        """Return the student of a file that `save_student` wrote."""
+        """Return the student from a file of `save_student`."""
         saved = torch.load(path, map_location="cpu", weights_only=True)
         vision, policy = Vision(), Policy()
         vision.load_state_dict(saved["vision"])
@@ -67,14 +71,14 @@ class Student:
 
     @torch.inference_mode()
     def see(self, images: np.ndarray[Any, np.dtype[np.uint8]]) -> Singles:
-        """Return `hidden_state` of each pair of views: (n, 2, 12, 128, 256) to (n, 512)."""
+        """Return `hidden_state` of pairs of views: (n, 2, 12, 128, 256) to (n, 512)."""
         views = as_input(torch.from_numpy(images), self._dtype)
         with torch.autocast("cpu", self._dtype, enabled=self._dtype == torch.bfloat16):
             return np.asarray(self._trunk(views).numpy())
 
     @torch.inference_mode()
     def plan(self, desires: Singles, convention: Singles, features: Singles) -> Singles:
-        """Return the mean plans, (n, 33, 15), from histories as `Policy.forward` takes them."""
+        """Return the mean plans (n, 33, 15) for histories, the inputs of `Policy.forward`."""
         inputs: list[Tensor] = [torch.from_numpy(a) for a in (desires, convention, features)]
         output = self._policy(*inputs)["plan"][:, : PLAN.size].numpy()
         plans = output * self._deviation + self._mean
@@ -82,7 +86,7 @@ class Student:
 
 
 def save_student(path: Path, vision: Vision, policy: Policy, scaling: Scaling) -> None:
-    """Write networks for the processes that drive."""
+    """Write the networks to a file for the worker processes."""
     torch.save(
         {
             "vision": vision.state_dict(),
@@ -96,14 +100,14 @@ def save_student(path: Path, vision: Vision, policy: Policy, scaling: Scaling) -
 def drive_on(
     plan: DrivesPlan, worker: int, is_stopped: Callable[[], bool], send: Callable[[Any], None]
 ) -> None:
-    """Drive until stopped, and send each finished drive's record; the body of a process."""
+    """Drive until stopped, and send the record of each drive; main function of a process."""
     torch.set_num_threads(1)
     student = Student.load(plan.student)
     number = plan.first + worker
     under_way: list[tuple[Drive, Singles, Singles]] = []
     while not is_stopped():
         while len(under_way) < ABREAST:
-            # Evenly spread over the numbers, whatever the share is.
+            # Spread the student's drives evenly over the numbers.
             share = plan.student_share
             is_student = int((number + 1) * share) > int(number * share)
             drive = Drive(plan.seed, plan.worlds, number, is_student=is_student)
@@ -118,7 +122,7 @@ def drive_on(
 
 
 def _row(student: Student, under_way: list[tuple[Drive, Singles, Singles]]) -> None:
-    """Take all drives on by one row."""
+    """Advance all drives by one row."""
     pictures = np.stack([drive.look() for drive, _, _ in under_way])
     seen = zip(under_way, student.see(pictures), student.see(mirror_images(pictures)), strict=True)
     for (drive, features, desires), feature, mirrored in seen:
