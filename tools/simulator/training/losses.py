@@ -2,7 +2,7 @@
 
 The loss of a head is the negative log-likelihood of the ground truth under its output; missing
 ground truth (NaN) is ignored. Means and deviations describe a Laplace distribution, whose tails fit
-roads and traffic better than those of a normal one.
+roads and traffic better than those of a normal one. The deviation is its standard deviation.
 
 A plan is only a few numbers per picture, so convolutions learn slowly from it. Hints therefore
 train the parts that locate lines, the car ahead and motion directly. Their ground truth is derived

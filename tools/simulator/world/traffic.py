@@ -270,8 +270,8 @@ class Traffic:
 def foresee(vehicle: Vehicle, time_s: Floats) -> tuple[Floats, Floats, Floats]:
     """Return a car's expected motion: rear (m), speed and acceleration, (n,) each.
 
-    A braking car is expected to brake on until it stops or a time is over, which is longer the
-    harder it brakes. Acceleration is expected to last 3 s.
+    A braking car is expected to continue until it stops or a time limit passes, which is longer
+    for harder braking. An accelerating car is expected to continue for 3 s.
     """
     speed, acceleration = vehicle.speed_mps, vehicle.acceleration_mps2
     lasts = 3.0
