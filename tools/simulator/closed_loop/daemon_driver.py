@@ -45,13 +45,13 @@ FRAME_NS = TICKS_PER_FRAME * TICK_NS
 class Disturbance:
     """The faults injected between simulation and daemon in one drive; None for no fault.
 
-    `pictures` changes camera pictures, `told` changes reported values, and `program` wraps the
+    `pictures` changes camera pictures, `reported` changes reported values, and `program` wraps the
     model.
     """
 
     pictures: Disturb | None = None
     lenses_swapped: bool = False
-    told: Falsify | None = None
+    reported: Falsify | None = None
     program: Callable[[DrivingProgram], DrivingProgram] | None = None
 
 
@@ -87,7 +87,7 @@ class DaemonDriver:
         disturbance = wire.disturbance
         self._simulation = simulation
         self._start_ns = wire.start_ns
-        self._messages = CarMessages(simulation, disturbance.told)
+        self._messages = CarMessages(simulation, disturbance.reported)
         self._cameras = Cameras(
             simulation.trial,
             wire.cameras,
@@ -105,14 +105,14 @@ class DaemonDriver:
     def tick(self) -> None:
         """Queue the car's messages of this tick."""
         time_ns = self._start_ns + self._simulation.ticks * TICK_NS
-        self._pending += self._messages.of_tick(time_ns)
+        self._pending += self._messages.tick_messages(time_ns)
 
     def answer(self) -> Action | None:
         """Pass the queued messages and new frames to the daemon; return its valid command."""
         simulation = self._simulation
         now_ns = self._start_ns + simulation.ticks * TICK_NS
         frames = self._cameras.frames(simulation, 0, now_ns)
-        self._pending += self._messages.of_frame(now_ns)
+        self._pending += self._messages.frame_messages(now_ns)
         self._pending += [camera_message(stream, simulation.frame, now_ns) for stream in frames]
         moment = Moment(simulation.frame, tuple(self._pending), frames)
         self._pending = []

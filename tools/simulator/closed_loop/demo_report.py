@@ -45,7 +45,7 @@ CLIP = "drive.webp"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DemoPaths:
     """Paths of a demo: the artifact, the drive's directory, and the page to write."""
 
     model: Path
@@ -54,7 +54,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class FinishedDrive:
     """A finished drive.
 
     `scenes` maps the id of every frame after the hand-over to its scene. `footage` also contains
@@ -68,8 +68,8 @@ class Driven:
 
 
 def write_demo_report(
-    asked: Asked,
-    driven: Driven,
+    paths: DemoPaths,
+    driven: FinishedDrive,
     log: DriveLog,
     truth: Mapping[int, Curves],
     line_error_m: float | None,
@@ -83,17 +83,17 @@ def write_demo_report(
         UsageError: the page cannot be written.
     """
     road, trial = device_cameras().road, driven.drive.track.trial
-    artifact = read_artifact(asked.model)
+    artifact = read_artifact(paths.model)
     facts = {
         "cameras": f"painted road and wide camera, {road.width}x{road.height}, as of {DEVICE} with "
         f"{SENSOR}, at {driven.rate_hz:g} Hz",
-        "artifact": f"{asked.model}, sha256 {artifact.sha256[:16]}",
+        "artifact": f"{paths.model}, sha256 {artifact.sha256[:16]}",
         "models": describe_models(artifact.manifest),
         "lane lines": f"{metres(line_error_m)} beside the painted ones in the mean, up to "
         f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
-        "drive": str(asked.directory),
+        "drive": str(paths.directory),
     }
-    shown = telling_frames(log, truth)
+    shown = example_frames(log, truth)
     jpegs = road_pictures(trial, [driven.scenes[one] for one in shown])
     rows = {int(one): row for row, one in enumerate(log.frame_ids)}
     report = Report(
@@ -111,10 +111,10 @@ def write_demo_report(
     timing = [counts_section(report), *([timing_section(report)] if rows else [])]
     outcome = Outcome("the daemon process", (driven.drive,), facts)
     clip = make_clip(trial, driven.scenes, log.curves)
-    write_clip(asked.directory / CLIP, clip)
+    write_clip(paths.directory / CLIP, clip)
     lead = f'<p class="lead">{escape(report.summary)}</p>'
     seen = [lead, clip_section(clip), pictures_section(report)]
-    write_drive_report(asked.report, outcome, title=report.title, seen=seen, timing=timing)
+    write_drive_report(paths.report, outcome, title=report.title, seen=seen, timing=timing)
 
 
 def headline(drive: Drive, line_error_m: float | None) -> str:
@@ -128,7 +128,7 @@ def headline(drive: Drive, line_error_m: float | None) -> str:
     return text if line_error_m is None else f"{text} Lane-line error: {metres(line_error_m)}."
 
 
-def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
+def example_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
     """Return at most four frames: the one with the largest line error, then evenly spread ones."""
     rows = set(log.frame_ids.tolist())
     known = [frame for frame in truth if frame in rows and frame in log.curves]

@@ -19,7 +19,13 @@ from tools.drives.drive import Message
 from tools.messages.camera_process import make_rings
 from tools.simulator.closed_loop.simulation import Simulation
 from tools.simulator.closed_loop.trial import Trial
-from tools.simulator.render.messages import CarReport, Motion, Told, fill_camera_state, message_of
+from tools.simulator.render.messages import (
+    CarReport,
+    Motion,
+    ReportedValues,
+    fill_camera_state,
+    message_of,
+)
 from tools.simulator.world.painting.backdrop import Picture
 from tools.simulator.world.painting.painter import Painter
 from tools.simulator.world.view import Lens, Mount
@@ -32,7 +38,7 @@ ENDED_BEFORE_NS = 1_000_000
 EXPOSED_BEFORE_NS = 12_000_000
 STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
 
-Falsify = Callable[[Told], Told]
+Falsify = Callable[[ReportedValues], ReportedValues]
 
 
 class CarMessages:
@@ -47,20 +53,22 @@ class CarMessages:
 
     def car_params(self, time_ns: int) -> list[Message]:
         """Return carParams."""
-        return self._report().of_start(time_ns)
+        return self._report().start_messages(time_ns)
 
-    def of_tick(self, time_ns: int) -> list[Message]:
+    def tick_messages(self, time_ns: int) -> list[Message]:
         """Return carState and carControl."""
-        return self._report().of_tick(time_ns)
+        return self._report().tick_messages(time_ns)
 
-    def of_frame(self, time_ns: int) -> list[Message]:
+    def frame_messages(self, time_ns: int) -> list[Message]:
         """Return the messages of a frame; slow services are sent only on some frames."""
-        return self._report().of_frame(self._simulation.frame, time_ns)
+        return self._report().frame_messages(self._simulation.frame, time_ns)
 
     def _report(self) -> CarReport:
         simulation, car, trial = self._simulation, self._simulation.car, self._simulation.trial
         body, model = simulation.body, car.model
-        told = Told(trial.told_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps)
+        reported = ReportedValues(
+            trial.reported_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps
+        )
         return CarReport(
             motion=Motion(
                 speed_mps=car.speed_mps,
@@ -72,7 +80,7 @@ class CarMessages:
             ),
             wanted=simulation.action,
             is_engaged=simulation.is_engaged,
-            told=told if self._falsify is None else self._falsify(told),
+            reported=reported if self._falsify is None else self._falsify(reported),
             rpy_rad=trial.rpy_rad,
             height_m=trial.height_m,
             set_speed_mps=simulation.set_speed_mps,

@@ -19,7 +19,7 @@ from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.lib.wrapped_program import WrappedProgram
 from tools.simulator.closed_loop.daemon_driver import Disturbance
 from tools.simulator.closed_loop.device import Pictures
-from tools.simulator.render.messages import Told
+from tools.simulator.render.messages import ReportedValues
 from tools.simulator.world.painting.backdrop import Picture
 
 Bytes = NDArray[np.uint8]
@@ -115,13 +115,13 @@ def _delay_wide() -> Disturbance:
     return Disturbance(pictures=late)
 
 
-def _told(change: Callable[[Told], Told]) -> Callable[[], Disturbance]:
-    return lambda: Disturbance(told=change)
+def _misreported(change: Callable[[ReportedValues], ReportedValues]) -> Callable[[], Disturbance]:
+    return lambda: Disturbance(reported=change)
 
 
-def _turned(told: Told) -> Told:
-    roll, pitch, yaw = told.rpy_rad
-    return replace(told, rpy_rad=(roll, pitch, yaw + _YAW_ERROR_RAD))
+def _turned(reported: ReportedValues) -> ReportedValues:
+    roll, pitch, yaw = reported.rpy_rad
+    return replace(reported, rpy_rad=(roll, pitch, yaw + _YAW_ERROR_RAD))
 
 
 _ALL = (
@@ -142,13 +142,15 @@ _ALL = (
     Fault(
         "delay-zero",
         "the reported steering delay is 0",
-        _told(lambda told: replace(told, lateral_delay_s=0.0)),
+        _misreported(lambda reported: replace(reported, lateral_delay_s=0.0)),
     ),
-    Fault("yaw-off", "the calibration is off by half a degree in yaw", _told(_turned)),
+    Fault("yaw-off", "the calibration is off by half a degree in yaw", _misreported(_turned)),
     Fault(
         "speed-in-miles",
         "the speed is reported in miles per hour",
-        _told(lambda told: replace(told, speed_mps=_MILES_PER_HOUR * told.speed_mps)),
+        _misreported(
+            lambda reported: replace(reported, speed_mps=_MILES_PER_HOUR * reported.speed_mps)
+        ),
     ),
 )
 FAULTS: Mapping[str, Fault] = MappingProxyType({one.name: one for one in _ALL})

@@ -234,7 +234,7 @@ class Footage:
     events: Path
     span_ns: tuple[int, int]
 
-    def said(self) -> Iterator[tuple[str, Any, bytes]]:
+    def drive_events(self) -> Iterator[tuple[str, Any, bytes]]:
         """Yield service, Event and bytes of each logged event that belongs to the drive."""
         for data in read_log_bytes(self.events):
             event = read_event(data)
@@ -288,7 +288,7 @@ def write_footage(footage: Footage, directory: Path, route: str, progress: Progr
 def _plan(footage: Footage) -> dict[str, _Shots]:
     """Return the frames that each camera announced, in segments of one minute of log time."""
     shots = {stream: _Shots() for stream in VIDEO_NAMES if stream in INDEX_SERVICES}
-    for name, event, _ in footage.said():
+    for name, event, _ in footage.drive_events():
         stream = _STREAM_OF_STATE.get(name)
         if stream is not None:
             segment = (event.logMonoTime - footage.span_ns[0]) // SEGMENT_NS
@@ -351,7 +351,7 @@ def _write_logs(
     )
     with SegmentLogWriter(place, route, init, open_sink=LogWriter) as writer:
         made.append(writer.directory)
-        for name, event, data in footage.said():
+        for name, event, data in footage.drive_events():
             writer.write(data)
             stream = _STREAM_OF_STATE.get(name)
             if stream is not None:

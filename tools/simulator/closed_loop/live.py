@@ -39,7 +39,7 @@ from tools.simulator.closed_loop.device import (
 from tools.simulator.closed_loop.result import Drive, OnDrive
 from tools.simulator.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulation
 from tools.simulator.closed_loop.trial import Trial
-from tools.simulator.render.messages import Told
+from tools.simulator.render.messages import ReportedValues
 
 # Covers loading, and building kernels if the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0
@@ -143,7 +143,7 @@ class LiveLoop:
                 due_ns += self._tick_ns
                 self._listen(due_ns, simulation)
                 simulation.tick()
-                self._bus.send(messages.of_tick(self._clock.now_ns()))
+                self._bus.send(messages.tick_messages(self._clock.now_ns()))
         wall_s = time.perf_counter() - start_s
         return Drive(simulation.track, simulation.frame, self._answered, wall_s)
 
@@ -163,7 +163,7 @@ class LiveLoop:
             # A starting daemon waits for carParams, so they are sent with every frame.
             self._bus.send(messages.car_params(self._heard_ns))
             due_ns = self._frame(simulation, cameras, messages, due_ns)
-            self._bus.send(messages.of_tick(self._clock.now_ns()))
+            self._bus.send(messages.tick_messages(self._clock.now_ns()))
             due_ns += TICKS_PER_FRAME * self._tick_ns
             self._listen(due_ns, simulation)
             if self._clock.now_ns() > deadline_ns:
@@ -198,7 +198,7 @@ class LiveLoop:
         self._published_ns = self._clock.now_ns()
         if self._frame_id % _CAR_PARAMS_FRAMES == 0:
             self._bus.send(messages.car_params(self._published_ns))
-        self._bus.send(messages.of_frame(self._published_ns))
+        self._bus.send(messages.frame_messages(self._published_ns))
         for stream, frame in frames.items():
             self._bus.publish(frame, stream)
             self._bus.send([camera_message(stream, frame.frame_id, due_ns)])
@@ -234,9 +234,9 @@ class LiveLoop:
             self._answered += content(event).frameId >= self._first_id
 
 
-def _parked(told: Told) -> Told:
+def _parked(reported: ReportedValues) -> ReportedValues:
     """Report a standing car, because an unchanging picture of a moving car is a fault."""
-    return replace(told, speed_mps=0.0)
+    return replace(reported, speed_mps=0.0)
 
 
 @contextmanager

@@ -291,14 +291,14 @@ def table_of(outcome: Outcome) -> str:
 
 
 @contextmanager
-def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
+def drive_reporter(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
     """Yield a function to call after each drive; `lines` receives one JSON object per line.
 
     Raises:
         UsageError: the file cannot be written.
     """
     if lines is None:
-        yield _Teller(drives, None, show=show)
+        yield _Reporter(drives, None, show=show)
         return
     try:
         file = lines.open("w", encoding="utf-8")
@@ -307,10 +307,10 @@ def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]
             f"--lines {lines}: cannot be written: {error.strerror}; name another file"
         ) from error
     with file:
-        yield _Teller(drives, file, show=show)
+        yield _Reporter(drives, file, show=show)
 
 
-class _Teller:
+class _Reporter:
     """Counts and reports finished drives."""
 
     def __init__(self, drives: int, file: TextIO | None, *, show: bool) -> None:

@@ -112,7 +112,7 @@ MakeDriver = Callable[[Simulation], Driver]
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class DriveRequest:
     """One drive, described for another process; None selects the scenario's length and no fault."""
 
     scenario: str
@@ -134,17 +134,17 @@ class Selection:
     drives: int = 1
     length_m: float | None = None
 
-    def errands(self, fault: str | None = None) -> list[Errand]:
+    def requests(self, fault: str | None = None) -> list[DriveRequest]:
         """Return all drives, each with the given fault."""
         return [
-            Errand(scenario.name, seed, self.length_m, fault)
+            DriveRequest(scenario.name, seed, self.length_m, fault)
             for scenario in self.scenarios
             for seed in range(self.seed, self.seed + self.drives)
         ]
 
     def trials(self) -> Iterable[Trial]:
         """Create the trials one by one, to save memory."""
-        return (errand.trial() for errand in self.errands())
+        return (request.trial() for request in self.requests())
 
 
 def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:
@@ -249,22 +249,22 @@ class _Plan:
     """The plan shared by all processes.
 
     Attributes:
-        errands: all drives.
+        requests: all drives.
         model: the driving artifact.
         device: the OpenCL device; None selects the best.
         threads: number of threads of each process's OpenCL driver.
         level: the log level of all processes.
     """
 
-    errands: tuple[Errand, ...]
+    requests: tuple[DriveRequest, ...]
     model: Path
     device: str | None
     threads: int
     level: int
 
 
-def drive_apart(
-    errands: Sequence[Errand],
+def drive_in_processes(
+    requests: Sequence[DriveRequest],
     model: Path,
     device: str | None,
     workers: int,
@@ -273,21 +273,21 @@ def drive_apart(
     """Drive in several processes.
 
     Args:
-        errands: the drives.
+        requests: the drives.
         model: the driving artifact.
         device: the OpenCL device; None selects the best.
         workers: the number of processes.
         on_drive: called after each drive, in the order in which they end.
 
     Returns:
-        The drives in the order of `errands`, and the name of the device.
+        The drives in the order of `requests`, and the name of the device.
 
     Raises:
         ToolError: a process failed or died.
     """
-    count = min(workers, len(errands))
+    count = min(workers, len(requests))
     level = logging.getLogger().level
-    plan = _Plan(tuple(errands), model, device, threads_of_one(count), level)
+    plan = _Plan(tuple(requests), model, device, threads_of_one(count), level)
     # Index of the next drive; each idle process takes one.
     taken = multiprocessing.get_context("spawn").Value("q", 0)
     gone = ToolError(
@@ -297,21 +297,21 @@ def drive_apart(
     drives: dict[int, Drive] = {}
     name = ""
     with open_crew(_drive, [(plan, taken)] * count, gone) as crew:
-        while len(drives) < len(errands):
+        while len(drives) < len(requests):
             for message in crew.receive(1.0):
                 if isinstance(message, str):
                     name = message
                     continue
-                drive = _whole(errands[message.position], message)
+                drive = _rebuilt(requests[message.position], message)
                 drives[message.position] = drive
                 if on_drive is not None:
                     on_drive(drive)
-    return [drives[position] for position in range(len(errands))], name
+    return [drives[position] for position in range(len(requests))], name
 
 
-def _whole(errand: Errand, driven: _Driven) -> Drive:
-    track = Track(errand.trial(), driven.samples, End(driven.end))
-    return Drive(track, driven.frames, driven.answered, driven.wall_s, errand.fault or "")
+def _rebuilt(request: DriveRequest, driven: _Driven) -> Drive:
+    track = Track(request.trial(), driven.samples, End(driven.end))
+    return Drive(track, driven.frames, driven.answered, driven.wall_s, request.fault or "")
 
 
 def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
@@ -327,10 +327,10 @@ def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
     try:
         with load_model(plan.model, plan.device) as loaded:
             send(loaded.device)
-            while not is_stopped() and (position := _next(taken)) < len(plan.errands):
-                errand = plan.errands[position]
-                fault = None if errand.fault is None else FAULTS[errand.fault]
-                done = drive_one(errand.trial(), DaemonDrivers(loaded.program, fault))
+            while not is_stopped() and (position := _next(taken)) < len(plan.requests):
+                request = plan.requests[position]
+                fault = None if request.fault is None else FAULTS[request.fault]
+                done = drive_one(request.trial(), DaemonDrivers(loaded.program, fault))
                 track = done.track
                 send(
                     _Driven(
@@ -361,7 +361,7 @@ _LIVE: Final = (
 def gate_names(selection: Selection) -> tuple[str, ...]:
     """Return the names of all metrics of the drives, before they are driven."""
     figures = tuple(figures_of([]).as_json())
-    drives = (f"{one.scenario}-{one.seed}" for one in selection.errands())
+    drives = (f"{one.scenario}-{one.seed}" for one in selection.requests())
     return (
         *figures,
         *_COUNTS,

@@ -45,15 +45,15 @@ class RunUp:
         s = trial.hand_over_m + trial.speed_mps * time_s
         x, y, heading = self._pose(s)
         before_x, before_y, before = self._pose(s - trial.speed_mps * TICK_S)
-        way = math.sqrt((x - before_x) ** 2 + (y - before_y) ** 2)
+        distance = math.sqrt((x - before_x) ** 2 + (y - before_y) ** 2)
         # Speed and curvature are those of the last tick, as measured by the car's sensors.
         return Car(
             x_m=x,
             y_m=y,
             heading_rad=heading,
-            speed_mps=way / TICK_S,
+            speed_mps=distance / TICK_S,
             s_m=s,
-            curvature_1pm=(heading - before) / way,
+            curvature_1pm=(heading - before) / distance,
         )
 
     def _pose(self, s_m: float) -> tuple[float, float, float]:
@@ -185,7 +185,7 @@ class Simulation:
         self.change: LaneChange | None = None
         self.action = Action()
         self.end: End | None = None
-        self._wishes = list(trial.wishes)
+        self._requested_changes = list(trial.requested_changes)
         self._samples: list[Sample] = []
         self._stood_s = 0.0
 
@@ -267,8 +267,8 @@ class Simulation:
     def _guide_lane_change(self) -> None:
         """Start a requested lane change, or advance and end the current one."""
         if self.change is None:
-            if self._wishes and self.body.s_m >= self._wishes[0].s_m:
-                self.change = LaneChange(self._wishes.pop(0).side, self.time_s)
+            if self._requested_changes and self.body.s_m >= self._requested_changes[0].s_m:
+                self.change = LaneChange(self._requested_changes.pop(0).side, self.time_s)
             return
         change, since_s = self.change, self.time_s - self.change.began_s
         if not change.moving and since_s >= NUDGE_AFTER_S:

@@ -112,7 +112,7 @@ Angles = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedChange:
     """A lane change to a `side`, requested at arc length `s_m`."""
 
     s_m: float
@@ -133,10 +133,10 @@ class Trial:
         off_m: offset from the lane's centre at the hand-over, positive to the right.
         off_rad: heading error at the hand-over, positive to the right.
         rpy_rad: mounting of the cameras, device from calib.
-        wrong_rpy_rad: wrong angles in ``liveCalibration``, see `told_rpy_rad`.
+        wrong_rpy_rad: wrong angles in ``liveCalibration``, see `reported_rpy_rad`.
         height_m: height of the cameras.
         lead: a braking lead car, timed from the beginning of the run-up; None for none.
-        wishes: requested lane changes, in order.
+        requested_changes: requested lane changes, in order.
     """
 
     scenario: Scenario
@@ -152,9 +152,9 @@ class Trial:
     wrong_rpy_rad: Angles
     height_m: float
     lead: ScriptedLead | None
-    wishes: tuple[Wish, ...]
+    requested_changes: tuple[RequestedChange, ...]
 
-    def told_rpy_rad(self, time_s: float) -> Angles:
+    def reported_rpy_rad(self, time_s: float) -> Angles:
         """Return the angles in ``liveCalibration`` at a time since the hand-over."""
         first, last = CALIBRATION_OFF_S
         return self.wrong_rpy_rad if first <= time_s < last else self.rpy_rad
@@ -202,7 +202,7 @@ def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> 
         wrong_rpy_rad=(rpy[0], rpy[1] + 0.5 * error, rpy[2] + error),
         height_m=float(rng.uniform(1.17, 1.27)),
         lead=_lead_of(speed, rng) if scenario.lead else None,
-        wishes=_wishes_of(place, length, scenario.lane_change_every_m, rng),
+        requested_changes=_draw_changes(place, length, scenario.lane_change_every_m, rng),
     )
 
 
@@ -256,17 +256,19 @@ def _lead_of(speed_mps: float, rng: np.random.Generator) -> ScriptedLead:
     return ScriptedLead(gap_m, ((0.0, speed_mps), (brakes_s, speed_mps), (stands_s, 0.0)))
 
 
-def _wishes_of(
+def _draw_changes(
     place: _Place, length_m: float, every_m: float, rng: np.random.Generator
-) -> tuple[Wish, ...]:
+) -> tuple[RequestedChange, ...]:
     """Draw lane changes to existing lanes."""
     if not every_m:
         return ()
-    wishes, lane = [], place.lane
+    requested_changes, lane = [], place.lane
     for number in range(int(length_m / every_m)):
         side = _side(rng)
         if not 0 <= lane + side < place.world.lanes.count:
             side = -side
         lane += side
-        wishes.append(Wish(place.hand_over_m + (number + 0.2) * every_m, side))
-    return tuple(wishes)
+        requested_changes.append(
+            RequestedChange(place.hand_over_m + (number + 0.2) * every_m, side)
+        )
+    return tuple(requested_changes)

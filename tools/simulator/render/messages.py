@@ -58,7 +58,7 @@ class Motion:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedValues:
     """The reported values that a simulated fault may falsify.
 
     `rpy_rad` is ``liveCalibration.rpyCalib``. `lateral_delay_s` is ``liveDelay.lateralDelay`` and
@@ -77,7 +77,7 @@ class CarReport:
     Attributes:
         motion: true motion of the car.
         wanted: command to the car while `is_engaged`.
-        told: reported values; they can be wrong on purpose.
+        reported: reported values; they can be wrong on purpose.
         rpy_rad: mounting angles of the cameras, device from calib.
         height_m: height of the cameras above the road.
         set_speed_mps: set speed of cruise control.
@@ -87,7 +87,7 @@ class CarReport:
 
     motion: Motion
     wanted: Action
-    told: Told
+    reported: ReportedValues
     rpy_rad: Angles
     height_m: float
     set_speed_mps: float
@@ -96,16 +96,16 @@ class CarReport:
     is_engaged: bool = True
     model: CarModel = FAMILY_CAR
 
-    def of_start(self, time_ns: int) -> list[Message]:
+    def start_messages(self, time_ns: int) -> list[Message]:
         """Return the message sent once at the start, carParams."""
         return [message_of("carParams", time_ns, self.fill_car_params)]
 
-    def of_tick(self, time_ns: int) -> list[Message]:
+    def tick_messages(self, time_ns: int) -> list[Message]:
         """Return carState and carControl, which are sent every 10 ms."""
         fills = {"carState": self.fill_car_state, "carControl": self.fill_car_control}
         return [message_of(service, time_ns, fill) for service, fill in fills.items()]
 
-    def of_frame(self, frame: int, time_ns: int) -> list[Message]:
+    def frame_messages(self, frame: int, time_ns: int) -> list[Message]:
         """Return the messages of a frame; slow services send on every fifth or tenth, from 0 on."""
         fills = {
             "driverMonitoringState": _fill_driver_monitoring,
@@ -129,18 +129,18 @@ class CarReport:
         params.wheelbase = model.wheelbase_m
         params.centerToFront = 0.45 * model.wheelbase_m
         params.steerRatio = model.steer_ratio
-        params.steerActuatorDelay = self.told.lateral_delay_s
+        params.steerActuatorDelay = self.reported.lateral_delay_s
         params.longitudinalActuatorDelay = model.longitudinal_delay_s
         params.openpilotLongitudinalControl = True
         params.enableBsm = True
 
     def fill_car_state(self, state: Any) -> None:
         """Fill a CarState with the reported speed and the other true values."""
-        motion, told_mps = self.motion, self.told.speed_mps
-        state.vEgo = state.vEgoRaw = state.vEgoCluster = told_mps
+        motion, reported_mps = self.motion, self.reported.speed_mps
+        state.vEgo = state.vEgoRaw = state.vEgoCluster = reported_mps
         state.aEgo = motion.acceleration_mps2
         wheels = state.wheelSpeeds
-        wheels.fl = wheels.fr = wheels.rl = wheels.rr = told_mps
+        wheels.fl = wheels.fr = wheels.rl = wheels.rr = reported_mps
         state.steeringAngleDeg = self.model.steering_angle_deg(motion.curvature_1pm)
         # Torque is positive to the left, like the steering angle.
         state.steeringTorque = -NUDGE_TORQUE * motion.nudge
@@ -189,13 +189,13 @@ class CarReport:
         calibration.calStatus = "calibrated"
         calibration.calPerc = 100
         calibration.validBlocks = 50
-        calibration.rpyCalib = list(self.told.rpy_rad)
+        calibration.rpyCalib = list(self.reported.rpy_rad)
         calibration.rpyCalibSpread = [0.0, 0.0, 0.0]
         calibration.wideFromDeviceEuler = [0.0, 0.0, 0.0]
         calibration.height = [self.height_m]
 
     def _fill_live_delay(self, delay: Any) -> None:
-        delay.lateralDelay = delay.lateralDelayEstimate = self.told.lateral_delay_s
+        delay.lateralDelay = delay.lateralDelayEstimate = self.reported.lateral_delay_s
         delay.status = "estimated"
         delay.validBlocks = 50
         delay.calPerc = 100
@@ -266,9 +266,9 @@ def segment_messages(
         for time_ns in range(first_ns, first_ns + FRAME_NS, TICK_NS):
             report = _report(spec, drive, time_ns)
             if time_ns == first_ns:
-                messages += report.of_start(time_ns) if position == 0 else []
-                messages += report.of_frame(position, time_ns)
-            messages += report.of_tick(time_ns)
+                messages += report.start_messages(time_ns) if position == 0 else []
+                messages += report.frame_messages(position, time_ns)
+            messages += report.tick_messages(time_ns)
     for stream, encoded in packets.items():
         messages += _camera_messages(spec, stream, segment, encoded)
     messages.sort(key=lambda message: message.mono_time_ns)
@@ -276,7 +276,7 @@ def segment_messages(
 
 
 def _report(spec: DriveSpec, drive: ScriptedDrive, time_ns: int) -> CarReport:
-    body, _, blinker, nudge = drive.moment((time_ns - START_NS) // TICK_NS)
+    body, _, blinker, nudge = drive.state_at((time_ns - START_NS) // TICK_NS)
     return CarReport(
         motion=Motion(
             speed_mps=body.speed_mps,
@@ -288,7 +288,7 @@ def _report(spec: DriveSpec, drive: ScriptedDrive, time_ns: int) -> CarReport:
         ),
         # A scripted car follows its command without delay.
         wanted=Action(body.curvature_1pm, body.acceleration_mps2),
-        told=Told(spec.rpy_rad, FAMILY_CAR.lateral_delay_s, body.speed_mps),
+        reported=ReportedValues(spec.rpy_rad, FAMILY_CAR.lateral_delay_s, body.speed_mps),
         rpy_rad=spec.rpy_rad,
         height_m=spec.height_m,
         set_speed_mps=drive.world.speed_limit_mps,

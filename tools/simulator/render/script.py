@@ -255,7 +255,7 @@ BLINKER_LEAD_S = 1.5
 NUDGE_S = (-0.4, 0.6)
 
 
-class Moment(NamedTuple):
+class DriveState(NamedTuple):
     """The state of a drive at one time.
 
     Attributes:
@@ -316,10 +316,10 @@ class ScriptedDrive:
         self._blinker = _sides(changes, driven.size, (-BLINKER_LEAD_S, LANE_CHANGE_S))
         self._nudge = _sides(changes, driven.size, NUDGE_S)
 
-    def moment(self, tick: int) -> Moment:
+    def state_at(self, tick: int) -> DriveState:
         """Return the state of both cars at a tick."""
         s, offset, speed, gain = self._leads[tick].tolist()
-        return Moment(
+        return DriveState(
             Body(*self._bodies[tick].tolist()),
             Vehicle(s, offset, speed, gain, *_LEAD_SIZE_M, _LEAD_PAINT),
             int(self._blinker[tick]),

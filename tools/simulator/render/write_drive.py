@@ -33,7 +33,7 @@ from tools.simulator.render.picture_files import (
 )
 from tools.simulator.render.script import (
     TICK_NS,
-    Moment,
+    DriveState,
     ScriptedDrive,
     recorded_script,
     seeded_script,
@@ -90,8 +90,8 @@ class CameraFile(NamedTuple):
             painter = Painter(self.drive.world, spec.mount(self.stream))
 
             def paint(tick: int) -> Picture:
-                moment = self.drive.moment(tick)
-                return painter.paint(moment.body, (moment.lead,), tick)
+                state = self.drive.state_at(tick)
+                return painter.paint(state.body, (state.lead,), tick)
 
         for frame_id in self.frame_ids:
             yield paint(frame_id * FRAME_NS // TICK_NS)
@@ -111,8 +111,8 @@ def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[s
     """Return the arrays of ``truth.npz``."""
     ids = spec.frame_ids(segment)
     ticks = [frame * FRAME_NS // TICK_NS for frame in ids]
-    moments = [drive.moment(tick) for tick in ticks]
-    bodies = [moment.body for moment in moments]
+    states = [drive.state_at(tick) for tick in ticks]
+    bodies = [state.body for state in states]
     world = drive.world
     columns: dict[str, NDArray[Any]] = {
         "frame_id": np.array(ids, np.int64),
@@ -121,13 +121,13 @@ def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[s
         "speed_mps": np.array([one.speed_mps for one in bodies]),
         "acceleration_mps2": np.array([one.acceleration_mps2 for one in bodies]),
         "curvature_1pm": np.array([one.curvature_1pm for one in bodies]),
-        "blinker": np.array([moment.blinker for moment in moments], np.int8),
+        "blinker": np.array([state.blinker for state in states], np.int8),
         "lane_offset_m": np.array([one.offset_m for one in bodies]),
         "rpy_rad": np.array(spec.rpy_rad),
         "height_m": np.array(spec.height_m),
         "x_m": X_IDXS,
         "t_s": T_IDXS,
-        "lead_xyv": np.array([_lead(world, moment) for moment in moments]),
+        "lead_xyv": np.array([_lead(world, state) for state in states]),
     }
     for stream in spec.streams:
         delivered = set(spec.delivered(stream, segment))
@@ -137,21 +137,21 @@ def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[s
     y, z = np.moveaxis(np.array(borders, np.float32), 3, 0)
     columns["lane_line_y_m"], columns["road_edge_y_m"] = y[:, :4], y[:, 4:]
     columns["lane_line_z_m"], columns["road_edge_z_m"] = z[:, :4], z[:, 4:]
-    ways = [_way(drive, *row) for row in zip(ticks, bodies, strict=True)]
-    path = np.array(ways, np.float32)
+    paths = [_future_path(drive, *row) for row in zip(ticks, bodies, strict=True)]
+    path = np.array(paths, np.float32)
     columns["path_xy_m"], columns["path_z_m"] = path[..., :2], path[..., 2]
     columns["path_speed_mps"], columns["path_yaw_rad"] = path[..., 3], path[..., 4]
     return columns
 
 
-def _lead(world: World, moment: Moment) -> tuple[float, float, float]:
+def _lead(world: World, state: DriveState) -> tuple[float, float, float]:
     """Return distance ahead, distance to the right and speed of the lead car."""
-    lead = moment.lead
-    x, y, _ = moment.body.seen(*world.road.places(lead.s_m, lead.offset_m))
+    lead = state.lead
+    x, y, _ = state.body.seen(*world.road.places(lead.s_m, lead.offset_m))
     return float(x), float(y), lead.speed_mps
 
 
-def _way(drive: ScriptedDrive, tick: int, body: Body) -> Floats:
+def _future_path(drive: ScriptedDrive, tick: int, body: Body) -> Floats:
     """Return the car's future x, y, z, speed and yaw at the model's times, (33, 5)."""
     x, y, z, heading, speed = drive.ahead(tick, T_IDXS)
     return np.stack([*body.seen(x, y, z), speed, heading - body.heading_rad], axis=1)

@@ -136,7 +136,7 @@ def _groups(student: nn.Module) -> tuple[list[dict[str, Any]], list[float]]:
 
 
 def following_loss(
-    heads: tuple[Head, ...], said: dict[str, Tensor], wanted: dict[str, Tensor]
+    heads: tuple[Head, ...], outputs: dict[str, Tensor], wanted: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the distance of outputs from those of the teacher, in total and per head.
 
@@ -145,7 +145,7 @@ def following_loss(
     """
     parts: dict[str, Tensor] = {}
     for head in heads:
-        apart = (said[head.name] - wanted[head.name]).square()
+        apart = (outputs[head.name] - wanted[head.name]).square()
         if head.kind == "gaussian":
             logs = wanted[head.name][:, head.size :].clamp(LOWEST, HIGHEST)
             means = (apart[:, : head.size] * torch.exp(-logs)).mean()
@@ -154,7 +154,7 @@ def following_loss(
             parts[head.name] = apart.mean()
     total = torch.stack([head.weight * parts[head.name] for head in heads]).sum()
     if HIDDEN in wanted:
-        parts[HIDDEN] = (said[HIDDEN] - wanted[HIDDEN]).square().mean()
+        parts[HIDDEN] = (outputs[HIDDEN] - wanted[HIDDEN]).square().mean()
         total = total + HIDDEN_WEIGHT * parts[HIDDEN]
     return total, {name: part.detach() for name, part in parts.items()}
 
@@ -220,9 +220,9 @@ class _Work:
         self.records = Records(folder)
         self._progress = progress
 
-    def tell(self, stage: str, text: str) -> None:
+    def update(self, stage: str, text: str) -> None:
         """Show the progress of the preparation, before the time starts."""
-        self._progress.tell(0.0, stage, text)
+        self._progress.update(0.0, stage, text)
 
     def reporter(
         self, stage: str, first: float, part: float
@@ -231,7 +231,7 @@ class _Work:
 
         def report(share: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
             minutes = self.minutes * (first + part * share)
-            self._progress.tell(minutes, stage, f"step {step}, loss {loss:.4f}")
+            self._progress.update(minutes, stage, f"step {step}, loss {loss:.4f}")
             if step % _ROW_STEPS == 0:
                 row = {name: round(float(value), 6) for name, value in parts.items()}
                 minutes = round(minutes, 3)
@@ -275,7 +275,7 @@ def _follow_vision(
             wanted = min(_FIRST_SAMPLES, slots)
             while replay.held < wanted:
                 crew.receive(0.2)
-                work.tell("vision", f"painting the first samples, {replay.held} of {wanted}")
+                work.update("vision", f"painting the first samples, {replay.held} of {wanted}")
             lesson = Lesson(
                 finished.vision,
                 VISION_TARGETS,

@@ -90,17 +90,17 @@ class Figures:
         }
 
 
-def judge(said: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
+def judge(outputs: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
     """Return the errors for `all` samples, for each class of scenery, and for each situation."""
     kinds = np.array([sample.kind for sample in samples])
     truth = np.stack([sample.target for sample in samples])
-    found = {"all": figures_of(said, truth)}
+    found = {"all": figures_of(outputs, truth)}
     for kind, name in enumerate(KINDS):
         if (kinds == kind).any():
-            found[name] = figures_of(said[kinds == kind], truth[kinds == kind])
+            found[name] = figures_of(outputs[kinds == kind], truth[kinds == kind])
     for name, chosen in _situations(truth).items():
         if chosen.any():
-            found[name] = figures_of(said[chosen], truth[chosen])
+            found[name] = figures_of(outputs[chosen], truth[chosen])
     return found
 
 
@@ -115,13 +115,13 @@ def _situations(truth: Singles) -> dict[str, NDArray[np.bool_]]:
     return {"queue": is_queue, "curve": is_curve}
 
 
-def figures_of(said: Singles, truth: Singles) -> Figures:
+def figures_of(outputs: Singles, truth: Singles) -> Figures:
     """Return the errors of outputs against targets, both (n, size)."""
     places = places_in_target(VISION_TARGETS)
     shapes = {head.name: head.shape for head in (*VISION_HEADS, PLAN)}
 
     def part(name: str) -> tuple[Floats, Floats]:
-        a, b = (v[:, places[name]].astype(np.float64) for v in (said, truth))
+        a, b = (v[:, places[name]].astype(np.float64) for v in (outputs, truth))
         return a.reshape(-1, *shapes[name]), b.reshape(-1, *shapes[name])
 
     lines, lanes_there = part("lane_lines"), part("lane_lines_prob")

@@ -27,7 +27,7 @@ from tools.simulator.training.networks.cells import (
     lead_readings,
     line_columns,
 )
-from tools.simulator.training.networks.sweep import way_of
+from tools.simulator.training.networks.sweep import displacement_of
 
 # Range of log-deviations, in units of the scaling; values outside have a small penalty (_OUTSIDE).
 LOWEST, HIGHEST = -5.0, 3.0
@@ -138,14 +138,14 @@ def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
     return (readings - wanted)[known].abs().mean() if known.any() else readings.sum() * 0.0
 
 
-def way_loss(logits: Tensor, targets: Singles) -> Tensor:
+def displacement_loss(logits: Tensor, targets: Singles) -> Tensor:
     """Return the loss of the road's displacement between two frames, a scalar.
 
     `logits` are (n, 32); `targets` (n, size) are in their own units.
     """
     speed = targets[:, _PLACES["pose"]][:, 0]
     height = targets[:, _PLACES["road_transform"]][:, 2]
-    return choice_loss(logits.log_softmax(-1), torch.from_numpy(way_of(speed, height)))
+    return choice_loss(logits.log_softmax(-1), torch.from_numpy(displacement_of(speed, height)))
 
 
 def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
@@ -171,5 +171,5 @@ def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tens
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
         "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
         "lead_readings": _READING_WEIGHT * reading_loss(outputs["lead_readings"], targets),
-        "way": way_loss(outputs["ways"], targets),
+        "displacement": displacement_loss(outputs["displacements"], targets),
     }

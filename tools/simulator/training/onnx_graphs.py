@@ -17,11 +17,11 @@ from tools.example_models.graph import GraphBuilder, Shape, Value
 from tools.simulator.training.heads import FOR_CURVES
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
+    DISPLACEMENT_SCALE,
     NORM_EPSILON,
     READING_SCALE,
     VIEW_SHAPE,
     VISION_SIZE,
-    WAY_SCALE,
     in_eight_bits,
 )
 from tools.simulator.training.networks.cells import (
@@ -141,7 +141,7 @@ def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
     `x` is (2, 12, 128, 256), both views, with values of about [-2, 2].
     """
     with g.scope("sweep"):
-        way = _sweep(g, w, x)
+        displacement = _sweep(g, w, x)
     cells = x
     for index, step in enumerate(VISION_SIZE.steps):
         with g.scope(f"trunk.{index}"):
@@ -164,7 +164,7 @@ def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
         x = g.relu(g.convolution(x, _folded(w, "trunk.joint"), 2))
     with g.scope("neck"):
         x = g.flatten(g.relu(g.convolution(x, _folded(w, "trunk.neck"))))
-    x = _joined(g, x, read, way)
+    x = _joined(g, x, read, displacement)
     with g.scope("curves"):
         curves = _for_curves(g, w, x)
     with g.scope("places"):
@@ -199,19 +199,23 @@ def _sweep(g: WeightedGraph, w: Weights, x: Value) -> Value:
     g.multiply_adds += sweep.ROWS * high * channels * wide
     x = g.node("MatMul", (newer, older), (1, sweep.ROWS, high))
     x = _reshape(g, x, (1, sweep.ROWS * high))
-    ways = g.constant(sweep.way_indices())
-    x = g.node("Gather", (x, ways), (1, ways.shape[0]), axis=1)
-    x = _reshape(g, x, (1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.WAYS))
-    x = g.node("ReduceSum", (x, g.ints(2)), (1, sweep.BANDS, sweep.WAYS), keepdims=0)
-    ones = g.constant(np.ones(sweep.WAYS, np.float32))
+    displacements = g.constant(sweep.displacement_indices())
+    x = g.node("Gather", (x, displacements), (1, displacements.shape[0]), axis=1)
+    x = _reshape(g, x, (1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.DISPLACEMENTS))
+    x = g.node("ReduceSum", (x, g.ints(2)), (1, sweep.BANDS, sweep.DISPLACEMENTS), keepdims=0)
+    ones = g.constant(np.ones(sweep.DISPLACEMENTS, np.float32))
     x = g.node("LayerNormalization", (x, ones), x.shape, axis=-1, epsilon=NORM_EPSILON)
     trust = g.weight("trust", w["trunk.sweep.trust"][:, None])
     votes = g.elementwise("Mul", x, trust)
-    votes = g.node("ReduceSum", (votes, g.ints(1)), (1, sweep.WAYS), keepdims=0)
-    steps = WAY_SCALE * np.arange(sweep.WAYS, dtype=np.float32)
-    way = g.elementwise("Mul", g.node("Softmax", (votes,), votes.shape, axis=-1), g.constant(steps))
-    way = g.node("ReduceSum", (way, g.ints(-1)), (1, 1), keepdims=1)
-    return g.node("Concat", (g.flatten(x), way), (1, sweep.BANDS * sweep.WAYS + 1), axis=1)
+    votes = g.node("ReduceSum", (votes, g.ints(1)), (1, sweep.DISPLACEMENTS), keepdims=0)
+    steps = DISPLACEMENT_SCALE * np.arange(sweep.DISPLACEMENTS, dtype=np.float32)
+    displacement = g.elementwise(
+        "Mul", g.node("Softmax", (votes,), votes.shape, axis=-1), g.constant(steps)
+    )
+    displacement = g.node("ReduceSum", (displacement, g.ints(-1)), (1, 1), keepdims=1)
+    return g.node(
+        "Concat", (g.flatten(x), displacement), (1, sweep.BANDS * sweep.DISPLACEMENTS + 1), axis=1
+    )
 
 
 def _cells(g: WeightedGraph, w: Weights, cells: Value, around: Value) -> Value:

@@ -178,9 +178,9 @@ def _compare(
     shape = (-1, IDX_COUNT, PLAN_WIDTH)
     deviation, mean = (torch.from_numpy(part) for part in (scaling.deviation, scaling.mean))
     output = policy(*histories.inputs(histories.until(ends)))[PLAN.name][:, : PLAN.size]
-    said = (output * deviation + mean).reshape(shape)
+    planned = (output * deviation + mean).reshape(shape)
     right = (histories.targets[ends, : PLAN.size].float() * deviation + mean).reshape(shape)
     speed, asked = right[:, 0, _SPEED], accelerations(right)[:, _LONGITUDINAL]
-    ahead = accelerations(said)[:, _LONGITUDINAL] - asked
-    aside = (turns(said) - turns(right))[:, _LATERAL] * speed
-    return said[:, 0, _SPEED] - speed, ahead, aside, asked
+    ahead = accelerations(planned)[:, _LONGITUDINAL] - asked
+    aside = (turns(planned) - turns(right))[:, _LATERAL] * speed
+    return planned[:, 0, _SPEED] - speed, ahead, aside, asked

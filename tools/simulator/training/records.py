@@ -157,14 +157,14 @@ class TrainingProgress:
         self._minutes = minutes
         self._bar: Any | None = None
         self._show = show
-        self._told_s = -_LINE_S
+        self._printed_s = -_LINE_S
         if show and sys.stderr.isatty():
             from tqdm import tqdm
 
             form = "{l_bar}{bar}| {n:.1f} of {total:g} min{postfix}"
             self._bar = tqdm(total=minutes, file=sys.stderr, bar_format=form)
 
-    def tell(self, minutes: float, stage: str, text: str) -> None:
+    def update(self, minutes: float, stage: str, text: str) -> None:
         """Show the minutes spent so far, the stage, and a text about it."""
         if self._bar is not None:
             self._bar.n = min(round(minutes, 2), self._minutes)
@@ -172,8 +172,8 @@ class TrainingProgress:
             self._bar.set_postfix_str(text)
             return
         now = time.perf_counter()
-        if self._show and now - self._told_s >= _LINE_S:
-            self._told_s = now
+        if self._show and now - self._printed_s >= _LINE_S:
+            self._printed_s = now
             print(f"{minutes:.1f} of {self._minutes:g} min, {stage}: {text}", file=sys.stderr)
 
     def close(self) -> None:

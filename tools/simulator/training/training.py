@@ -231,7 +231,7 @@ class Training:
                     self._save()
                     saved_s = course.drives_s
                 text = f"round {course.round + 1}, {course.drives} drives"
-                self._tell("drives", text)
+                self._show_progress("drives", text)
         self._save()
         if off:
             minutes = round(self._minutes(), 3)
@@ -325,10 +325,10 @@ class Training:
     def _tick(self, share: float, text: str) -> None:
         stage = "vision" if self._course.vision.spent_s < self._options.vision_s else "policy"
         learning_s = share * self._options.learn_s(self._course.round) if stage == "policy" else 0.0
-        self._progress.tell(self._minutes() + learning_s / 60.0, stage, text)
+        self._progress.update(self._minutes() + learning_s / 60.0, stage, text)
 
-    def _tell(self, stage: str, text: str) -> None:
-        self._progress.tell(self._minutes(), stage, text)
+    def _show_progress(self, stage: str, text: str) -> None:
+        self._progress.update(self._minutes(), stage, text)
 
 
 def first_learnt(rounds: Sequence[int], drives: int) -> int:

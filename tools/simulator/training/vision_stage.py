@@ -264,8 +264,8 @@ def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Sing
         outputs = vision(as_input(torch.from_numpy(images)))
         parts = [_means(head, outputs[head.name]) for head in VISION_TARGETS]
         found.append(np.concatenate([part.numpy() for part in parts], axis=1))
-    said = np.concatenate(found)
-    return np.asarray(said * scaling.deviation + scaling.mean, np.float32)
+    means = np.concatenate(found)
+    return np.asarray(means * scaling.deviation + scaling.mean, np.float32)
 
 
 def _means(head: Head, output: Tensor) -> Tensor:

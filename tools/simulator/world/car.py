@@ -285,12 +285,12 @@ class Car:
         self.speed_mps = max(0.0, start_mps + self.acceleration_mps2 * TICK_S)
         if self.speed_mps == 0.0:
             self.acceleration_mps2 = 0.0
-        way_m = 0.5 * (start_mps + self.speed_mps) * TICK_S
-        turn_rad = self.curvature_1pm * way_m
+        distance_m = 0.5 * (start_mps + self.speed_mps) * TICK_S
+        turn_rad = self.curvature_1pm * distance_m
         # The chord of an arc has the heading at the middle of the arc.
         sine, cosine = sin_cos(self.heading_rad + 0.5 * turn_rad)
-        self.x_m += float(cosine) * way_m
-        self.y_m += float(sine) * way_m
+        self.x_m += float(cosine) * distance_m
+        self.y_m += float(sine) * distance_m
         self.heading_rad += turn_rad
 
     def _steer(self, curvature_1pm: float) -> None:

@@ -73,7 +73,7 @@ class Target:
         return self.before_m + step * ease(t), slope * ease_slope(t), bend * ease_bend(t)
 
 
-class Return(NamedTuple):
+class ReturnPath(NamedTuple):
     """The path back to the target: the lateral error as a quintic that vanishes at the end.
 
     Attributes:
@@ -94,7 +94,7 @@ class Return(NamedTuple):
         return error, slope / self.length_m, bend / (self.length_m * self.length_m)
 
 
-def return_from(error_m: float, slope: float, bend_1pm: float, length_m: float) -> Return:
+def return_path_from(error_m: float, slope: float, bend_1pm: float, length_m: float) -> ReturnPath:
     """Return the quintic that brings an error and its two derivatives to zero.
 
     `slope` is the error's change per metre driven, `bend_1pm` the slope's change per metre.
@@ -104,7 +104,7 @@ def return_from(error_m: float, slope: float, bend_1pm: float, length_m: float) 
     cubic = -10.0 * e - 6.0 * s - 3.0 * b
     quartic = 15.0 * e + 8.0 * s + 3.0 * b
     quintic = -6.0 * e - 3.0 * s - b
-    return Return((e, s, b, cubic, quartic, quintic), length_m)
+    return ReturnPath((e, s, b, cubic, quartic, quintic), length_m)
 
 
 class Path(NamedTuple):
@@ -128,15 +128,17 @@ class Path(NamedTuple):
     progress: Floats
 
 
-def path_at(road: Road, start_m: float, way: Return, target: Target, distance_m: Floats) -> Path:
+def path_at(
+    road: Road, start_m: float, return_path: ReturnPath, target: Target, distance_m: Floats
+) -> Path:
     """Return the points of a path at given distances driven.
 
     `distance_m` (n,) increases from 0; `start_m` is the present arc length of the car. The path's
-    offset is that of `target` plus the error that `way` describes.
+    offset is that of `target` plus the error that `return_path` describes.
     """
     reach = max(float(distance_m[-1]), 1e-3)
     grid = np.arange(_CELLS + 1, dtype=np.float64) * (reach / _CELLS)
-    error, slope, _ = way.at(grid)
+    error, slope, _ = return_path.at(grid)
     s = start_m + grid
     progress = np.ones_like(grid)
     # The road's curvature depends on the progress along it; two iterations settle it to
@@ -149,7 +151,7 @@ def path_at(road: Road, start_m: float, way: Return, target: Target, distance_m:
         steps = 0.5 * (progress[:-1] + progress[1:]) * (reach / _CELLS)
         s = start_m + np.concatenate([[0.0], np.cumsum(steps)])
     s, progress = np.interp(distance_m, grid, s), np.interp(distance_m, grid, progress)
-    error, slope, bend = way.at(distance_m)
+    error, slope, bend = return_path.at(distance_m)
     offset, drift, change = target.at(s)
     sine = _limited(slope + drift * progress)
     cosine = np.sqrt(1.0 - sine * sine)
@@ -184,7 +186,7 @@ _LONGER_PER_M = 0.2
 # A speed that no car reaches, so that only curves limit it.
 _FASTEST_MPS = 100.0
 # A vehicle whose centre is nearer than this to the path blocks it.
-_IN_WAY_M = 1.7
+_BLOCKING_M = 1.7
 
 
 class Command(NamedTuple):
@@ -272,17 +274,17 @@ class Expert:
     def plan(self, body: Body, vehicles: Sequence[Vehicle], time_s: float | None = None) -> Plan:
         """Return the plan for now; without a time, a pending lane change starts immediately."""
         self._advance(body, time_s)
-        way = self._way_back(body)
-        ahead = self._ahead(body, vehicles, way)
+        return_path = self._return_path(body)
+        ahead = self._ahead(body, vehicles, return_path)
         speeds = plan_speeds(self._limits, body.s_m, body.speed_mps, body.acceleration_mps2, ahead)
         distance, speed, acceleration = speeds.at(T_IDXS)
-        path = path_at(self._world.road, body.s_m, way, self._target, distance)
+        path = path_at(self._world.road, body.s_m, return_path, self._target, distance)
         return self._seen(body, path, speed, acceleration)
 
     def wanted_mps2(self, body: Body, vehicles: Sequence[Vehicle]) -> float:
         """Return the acceleration wanted now, to which a plan converges from the present one."""
         wanted = road_acceleration(self._limits, body.s_m, body.speed_mps)
-        ahead = self._ahead(body, vehicles, self._way_back(body))
+        ahead = self._ahead(body, vehicles, self._return_path(body))
         if ahead is None:
             return wanted
         gap, speed = (float(part[0]) for part in ahead)
@@ -310,7 +312,7 @@ class Expert:
         self._target = Target(target.after_m, centre, body.s_m, length)
         self._take_limits(centre)
 
-    def _way_back(self, body: Body) -> Return:
+    def _return_path(self, body: Body) -> ReturnPath:
         """Return the path from the car's present position and direction back to the target."""
         point = self._world.road.at(body.s_m)
         sine, cosine = sine_cosine(body.heading_rad - point.heading_rad)
@@ -323,7 +325,7 @@ class Expert:
         speed = body.speed_mps
         length = min(_RETURN_S * speed, max(_RETURN_M, _FAST_RETURN_S * speed))
         length *= 1.0 + _LONGER_PER_M * max(abs(error) - 1.0, 0.0)
-        return return_from(
+        return return_path_from(
             error,
             sine - slope * progress,
             cosine * turn - bend * progress * progress,
@@ -331,24 +333,26 @@ class Expert:
         )
 
     def _ahead(
-        self, body: Body, vehicles: Sequence[Vehicle], way: Return
+        self, body: Body, vehicles: Sequence[Vehicle], return_path: ReturnPath
     ) -> tuple[Floats, Floats] | None:
         """Return the blocking car's gap and speed at each of `STEPS_S`, None without such a car."""
-        lead = self._in_way(body, vehicles, way)
+        lead = self._blocking_vehicle(body, vehicles, return_path)
         if lead is None:
             return None
         rear, speed, _ = foresee(lead, STEPS_S)
         return rear - body.s_m - FRONT_M, speed
 
-    def _in_way(self, body: Body, vehicles: Sequence[Vehicle], way: Return) -> Vehicle | None:
+    def _blocking_vehicle(
+        self, body: Body, vehicles: Sequence[Vehicle], return_path: ReturnPath
+    ) -> Vehicle | None:
         """Return the nearest vehicle ahead that blocks the path."""
         ahead = [v for v in vehicles if v.s_m > body.s_m]
         if not ahead:
             return None
         places = np.array([v.s_m for v in ahead])
-        path = self._target.at(places)[0] + way.at(places - body.s_m)[0]
+        path = self._target.at(places)[0] + return_path.at(places - body.s_m)[0]
         aside = np.abs(np.array([v.offset_m for v in ahead]) - path)
-        near = [v for v, gap in zip(ahead, aside.tolist(), strict=True) if gap < _IN_WAY_M]
+        near = [v for v, gap in zip(ahead, aside.tolist(), strict=True) if gap < _BLOCKING_M]
         return min(near, key=lambda v: v.s_m, default=None)
 
     def _seen(self, body: Body, path: Path, speed: Floats, acceleration: Floats) -> Plan:

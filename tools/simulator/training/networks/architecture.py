@@ -18,7 +18,7 @@ MIDDLE, SPREAD = 127.5, 63.75
 NORM_EPSILON = 1e-5
 # Scales of single inputs among a thousand others, large enough to have an effect: the road's
 # displacement, to about 0..8, and readings of the car ahead and of curves, to about -12..12.
-WAY_SCALE = 1.0 / 4.0
+DISPLACEMENT_SCALE = 1.0 / 4.0
 READING_SCALE = 4.0
 
 
@@ -128,7 +128,7 @@ HEAD_GROUPS: dict[str, tuple[Head, ...]] = {
 }
 # Outputs of the lead group that the policy receives: present x and y of the car ahead, its speed
 # and acceleration, and its probability.
-TOLD_OF_LEAD = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)
+LEAD_OUTPUTS = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)
 
 # --- Weights of 8 bits: integers from -127 to 127, and a scale for each output -------------------
 #

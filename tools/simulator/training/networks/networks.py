@@ -29,12 +29,12 @@ from tools.simulator.training.heads import (
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
     HEAD_GROUPS,
+    LEAD_OUTPUTS,
     LEADS,
     MIDDLE,
     POLICY_SIZE,
     READING_SCALE,
     SPREAD,
-    TOLD_OF_LEAD,
     VIEW_CHANNELS,
     VIEW_SHAPE,
     VISION_SIZE,
@@ -59,14 +59,14 @@ class Seen(NamedTuple):
     Attributes:
         hidden: (n, 512).
         cells: (n, 2, 7, 16, 32) logits by view, by six lines and the car ahead, and by cell.
-        ways: (n, 32) logits of the road's displacement.
+        displacements: (n, 32) logits of the road's displacement.
         lead: (n, 2, 2) readings by view, see `cells.lead_readings`.
         for_curves: (n, 2) output of `heads.FOR_CURVES`.
     """
 
     hidden: Tensor
     cells: Tensor
-    ways: Tensor
+    displacements: Tensor
     lead: Tensor
     for_curves: Tensor
 
@@ -85,7 +85,7 @@ class Trunk(nn.Module):
         self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
         self.neck = ConvNorm(size.joint, size.neck, 1)
         read = 2 * (2 * LINES * ROWS + 3 + channels + LEAD_READINGS)
-        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
+        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.DISPLACEMENTS + 1
         self.curves = TwoLayers(inputs, size.curves, FOR_CURVES.width)
         self.places = nn.Linear(inputs + FOR_CURVES.size, HIDDEN_WIDTH)
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)
@@ -100,7 +100,7 @@ class Trunk(nn.Module):
     def see(self, views: Tensor) -> Seen:
         """Return all outputs for views, which are those of `forward`."""
         count = views.shape[0]
-        way, ways = self.sweep(views[:, 0])
+        displacement, displacements = self.sweep(views[:, 0])
         x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
         cells = x
         for index, step in enumerate(self.steps):
@@ -113,10 +113,10 @@ class Trunk(nn.Module):
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
         x = torch.relu_(self.neck(torch.relu_(self.joint(x))))
         with torch.autocast("cpu", enabled=False):
-            found = torch.cat([x.flatten(1).float(), read, way], 1)
+            found = torch.cat([x.flatten(1).float(), read, displacement], 1)
             curves = self.curves(found)
             found = torch.cat([found, curves[:, : FOR_CURVES.size] * READING_SCALE], 1)
-            return Seen(self.norm(self.places(found)), logits, ways, lead, curves)
+            return Seen(self.norm(self.places(found)), logits, displacements, lead, curves)
 
 
 class PlanHead(nn.Module):
@@ -160,7 +160,11 @@ class Vision(nn.Module):
         `views` are those of `Trunk.forward`.
         """
         seen = self.trunk.see(views)
-        found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
+        found = {
+            "hidden_state": seen.hidden,
+            "cells": seen.cells,
+            "displacements": seen.displacements,
+        }
         found["lead_readings"], found[FOR_CURVES.name] = seen.lead, seen.for_curves
         # Heads are cheap, and metres need more than the eight bits of bfloat16.
         with torch.autocast("cpu", enabled=False):
@@ -184,8 +188,8 @@ class Policy(nn.Module):
     def __init__(self, size: PolicySize = POLICY_SIZE) -> None:
         super().__init__()
         self.row = nn.Linear(HIDDEN_WIDTH, size.row)
-        self.lead = TwoLayers(HIDDEN_WIDTH, size.lead, len(TOLD_OF_LEAD)).requires_grad_(False)
-        inputs = HISTORY_ROWS * (size.row + len(TOLD_OF_LEAD) + DESIRE_LENGTH) + 2
+        self.lead = TwoLayers(HIDDEN_WIDTH, size.lead, len(LEAD_OUTPUTS)).requires_grad_(False)
+        inputs = HISTORY_ROWS * (size.row + len(LEAD_OUTPUTS) + DESIRE_LENGTH) + 2
         self.past = nn.Linear(inputs, size.past)
         self.mix = nn.Linear(size.past, size.past)
         self.bend = nn.Linear(size.past, size.plan)
@@ -198,10 +202,10 @@ class Policy(nn.Module):
     def begin_as(self, vision: Vision) -> None:
         """Copy the plan head and the lead head of a vision network."""
         self.plan.load_state_dict(vision.plan.state_dict())
-        told = vision.heads[LEADS].state_dict()
+        state = vision.heads[LEADS].state_dict()
         for name in ("last.weight", "last.bias"):
-            told[name] = told[name][list(TOLD_OF_LEAD)]
-        self.lead.load_state_dict(told)
+            state[name] = state[name][list(LEAD_OUTPUTS)]
+        self.lead.load_state_dict(state)
 
     def forward(self, desires: Tensor, convention: Tensor, features: Tensor) -> dict[str, Tensor]:
         """Return the output of each head by name.

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
+    DISPLACEMENT_SCALE,
     LARGEST,
     LEAST_SCALE,
     READING_SCALE,
     VIEW_CHANNELS,
-    WAY_SCALE,
     CellsSize,
     SweepSize,
 )
@@ -79,7 +79,7 @@ class Sweep(nn.Module):
 
     places: Tensor
     shares: Tensor
-    ways: Tensor
+    displacements: Tensor
     steps: Tensor
 
     def __init__(self, size: SweepSize) -> None:
@@ -90,8 +90,8 @@ class Sweep(nn.Module):
         for name, table in (
             ("places", sweep.place_indices()),
             ("shares", sweep.place_weights()),
-            ("ways", sweep.way_indices()),
-            ("steps", np.arange(sweep.WAYS, dtype=np.float32)),
+            ("displacements", sweep.displacement_indices()),
+            ("steps", np.arange(sweep.DISPLACEMENTS, dtype=np.float32)),
         ):
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
@@ -118,13 +118,15 @@ class Sweep(nn.Module):
             rows = rows.transpose(1, 2).flatten(2)
             older, newer = rows[0::2], rows[1::2, : sweep.ROWS]
             products = torch.matmul(newer, older.transpose(1, 2)).flatten(1)
-            scores = products[:, self.ways].reshape(
-                -1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.WAYS
+            scores = products[:, self.displacements].reshape(
+                -1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.DISPLACEMENTS
             )
-            scores = functional.layer_norm(scores.sum(2), (sweep.WAYS,))
+            scores = functional.layer_norm(scores.sum(2), (sweep.DISPLACEMENTS,))
             logits = (scores * self.trust[:, None]).sum(1)
-            way = (logits.softmax(-1) * self.steps).sum(-1, keepdim=True) * WAY_SCALE
-            return torch.cat([scores.flatten(1), way], 1), logits
+            displacement = (logits.softmax(-1) * self.steps).sum(
+                -1, keepdim=True
+            ) * DISPLACEMENT_SCALE
+            return torch.cat([scores.flatten(1), displacement], 1), logits
 
 
 class Cells(nn.Module):
@@ -264,8 +266,8 @@ def rounded_weights(network: nn.Module) -> dict[str, Tensor]:
 
 def call_rounded(network: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     """Return a network's outputs with rounded matrices."""
-    said: dict[str, Tensor] = functional_call(network, rounded_weights(network), inputs)
-    return said
+    outputs: dict[str, Tensor] = functional_call(network, rounded_weights(network), inputs)
+    return outputs
 
 
 @torch.no_grad()

@@ -23,8 +23,8 @@ HEIGHT_M = 1.22
 STEP_M = 0.25
 COLUMNS = 17
 _FIRST_M, _ASIDE_M = 5.5, 2.4
-ROWS, BANDS, WAYS = 64, 4, 32
-OLDER_ROWS = ROWS + WAYS - 1
+ROWS, BANDS, DISPLACEMENTS = 64, 4, 32
+OLDER_ROWS = ROWS + DISPLACEMENTS - 1
 # First used row of the channels, and stride of the first convolution.
 FIRST_CHANNEL_ROW, STRIDE = 40, 2
 _HIGH, _WIDE = (128 - FIRST_CHANNEL_ROW) // STRIDE, 256 // STRIDE
@@ -53,16 +53,16 @@ def place_weights() -> Singles:
     return weights.astype(np.float32)
 
 
-def way_indices() -> Indices:
+def displacement_indices() -> Indices:
     """Return the row products that form each score, (4 * 16 * 32,): by band, row, displacement.
 
     They are indices into (64, 95), the products of newer and older rows.
     """
-    newer, way = np.arange(ROWS)[:, None], np.arange(WAYS)[None]
-    return (newer * OLDER_ROWS + newer + way).ravel()
+    newer, displacement = np.arange(ROWS)[:, None], np.arange(DISPLACEMENTS)[None]
+    return (newer * OLDER_ROWS + newer + displacement).ravel()
 
 
-def way_of(speed_mps: Singles, height_m: Singles) -> Singles:
+def displacement_of(speed_mps: Singles, height_m: Singles) -> Singles:
     """Return the road's displacement between frames in steps, for a camera at `HEIGHT_M`, (n,)."""
     return speed_mps * (ROW_S / STEP_M) * (HEIGHT_M / height_m)
 

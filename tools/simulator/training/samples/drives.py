@@ -34,7 +34,7 @@ from tools.lib.given_data import write_npz
 from tools.simulator.training.heads import POLICY_HEADS, ROW_S, Bytes, Singles, target_of
 from tools.simulator.training.options import Seeds
 from tools.simulator.training.samples.situations import (
-    Eyes,
+    ViewRenderer,
     as_pair,
     moved,
     random_cameras,
@@ -157,7 +157,7 @@ class Drive:
         self._world = training_world(worlds.at(number), _WORLD_M, rng)
         world = self._world
         self._cameras = random_cameras(rng)
-        self._eyes = Eyes(world, self._cameras)
+        self._renderer = ViewRenderer(world, self._cameras)
         lane = int(rng.integers(world.lanes.count))
         self._expert = Expert(world, lane, world.speed_limit_mps)
         s = rng.uniform(40.0, 200.0)
@@ -165,9 +165,9 @@ class Drive:
         self._car = Car.on_road(
             world.road,
             s,
-            world.lanes.centre_m(lane) + self._aside(_OFF_M),
+            world.lanes.centre_m(lane) + self._random_offset(_OFF_M),
             min(speed, slowed_mps(world, lane, s, rng)),
-            self._aside(_OFF_RAD),
+            self._random_offset(_OFF_RAD),
         )
         self.body = self._car.body(world.road)
         self._traffic = Traffic(
@@ -194,8 +194,8 @@ class Drive:
     def is_over(self) -> bool:
         """Whether the rows are complete, the road ends, or the student is lost."""
         # During a lane change, the distance from the new lane starts with one lane width.
-        way = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
-        lost = bool(self._off) and self._off[-1] > way
+        limit = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
+        lost = bool(self._off) and self._off[-1] > limit
         return self._row >= self._rows or lost or self.body.s_m > _WORLD_M
 
     def look(self) -> Bytes:
@@ -204,13 +204,15 @@ class Drive:
         number = int(self._rng.integers(1 << 30))
         vehicles = self._traffic.vehicles
         if self._frame is None:
-            self._frame = self._eyes.see(moved(self._world, self.body, -ROW_S), vehicles, number)
-        newer = self._eyes.see(self.body, vehicles, number + 4)
+            self._frame = self._renderer.see(
+                moved(self._world, self.body, -ROW_S), vehicles, number
+            )
+        newer = self._renderer.see(self.body, vehicles, number + 4)
         pair = as_pair(self._frame, newer)
         self._frame = newer
         return pair
 
-    def judge(self, feature: Singles, mirrored: Singles) -> Singles:
+    def record_row(self, feature: Singles, mirrored: Singles) -> Singles:
         """Record this row's features and the expert's plan as ground truth; return the pulse."""
         world, vehicles = self._world, self._traffic.vehicles
         expert_plan = self._expert.plan(self.body, vehicles)
@@ -230,7 +232,7 @@ class Drive:
             plan = self._plan
         for step in range(_STEPS):
             self._command(later_plan(plan, step * DT_MODEL_S))
-            self._go_aside((self._row + step / _STEPS) * ROW_S)
+            self._steer_swerve((self._row + step / _STEPS) * ROW_S)
             self._car.step(DT_MODEL_S, self._curvature, self._acceleration)
             self.body = self._car.body(self._world.road)
             self._traffic.step(DT_MODEL_S, self.body)
@@ -283,9 +285,9 @@ class Drive:
         pushed = Car.on_road(
             self._world.road,
             self.body.s_m,
-            self._world.lanes.centre_m(self._expert.lane) + self._aside(_OFF_M),
+            self._world.lanes.centre_m(self._expert.lane) + self._random_offset(_OFF_M),
             car.speed_mps,
-            self._aside(_OFF_RAD),
+            self._random_offset(_OFF_RAD),
         )
         pushed.acceleration_mps2 = car.acceleration_mps2
         self._car, self._frame = pushed, None
@@ -297,7 +299,7 @@ class Drive:
         whole = math.sqrt(_SHARPEST * abs(aside) / rng.uniform(*_SWERVE_MPS2))
         return Swerve(begin, whole, begin + rng.uniform(*_SWERVE_SHARE) * whole, aside)
 
-    def _go_aside(self, time_s: float) -> None:
+    def _steer_swerve(self, time_s: float) -> None:
         """Steer along the current swerve, if there is one."""
         if self._swerve is None or time_s >= self._swerve.end_s:
             self._swerve = None
@@ -307,7 +309,7 @@ class Drive:
         along = bend / (1.0 - bend * body.offset_m)
         self._curvature = along + self._swerve.lateral_mps2(time_s) / square
 
-    def _aside(self, most: float) -> float:
+    def _random_offset(self, most: float) -> float:
         """Return a random displacement of at most `most`, often a small one."""
         size = self._rng.random()
         return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.65 else 0.3))

@@ -104,36 +104,36 @@ def drive_on(
     torch.set_num_threads(1)
     student = Student.load(plan.student)
     number = plan.first + worker
-    under_way: list[tuple[Drive, Singles, Singles]] = []
+    running: list[tuple[Drive, Singles, Singles]] = []
     while not is_stopped():
-        while len(under_way) < ABREAST:
+        while len(running) < ABREAST:
             # Spread the student's drives evenly over the numbers.
             share = plan.student_share
             is_student = int((number + 1) * share) > int(number * share)
             drive = Drive(plan.seed, plan.worlds, number, is_student=is_student)
             features = np.zeros((HISTORY_ROWS, HIDDEN_WIDTH), np.float32)
-            under_way.append((drive, features, np.zeros((HISTORY_ROWS, 8), np.float32)))
+            running.append((drive, features, np.zeros((HISTORY_ROWS, 8), np.float32)))
             number += plan.workers
-        _row(student, under_way)
-        for drive, _, _ in under_way:
+        _row(student, running)
+        for drive, _, _ in running:
             if drive.is_over:
                 send(drive.record())
-        under_way = [entry for entry in under_way if not entry[0].is_over]
+        running = [entry for entry in running if not entry[0].is_over]
 
 
-def _row(student: Student, under_way: list[tuple[Drive, Singles, Singles]]) -> None:
+def _row(student: Student, running: list[tuple[Drive, Singles, Singles]]) -> None:
     """Advance all drives by one row."""
-    pictures = np.stack([drive.look() for drive, _, _ in under_way])
-    seen = zip(under_way, student.see(pictures), student.see(mirror_images(pictures)), strict=True)
+    pictures = np.stack([drive.look() for drive, _, _ in running])
+    seen = zip(running, student.see(pictures), student.see(mirror_images(pictures)), strict=True)
     for (drive, features, desires), feature, mirrored in seen:
         for history in (features, desires):
             history[:-1] = history[1:]
         features[-1] = feature
-        desires[-1] = drive.judge(feature, mirrored)
+        desires[-1] = drive.record_row(feature, mirrored)
     plans = student.plan(
-        np.stack([desires for _, _, desires in under_way]),
-        np.tile(CONVENTION, (len(under_way), 1)),
-        np.stack([features for _, features, _ in under_way]),
+        np.stack([desires for _, _, desires in running]),
+        np.tile(CONVENTION, (len(running), 1)),
+        np.stack([features for _, features, _ in running]),
     )
-    for (drive, _, _), plan in zip(under_way, plans, strict=True):
+    for (drive, _, _), plan in zip(running, plans, strict=True):
         drive.step(plan if drive.is_student else None)

@@ -183,7 +183,7 @@ def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
     features, pulses, targets, conventions, present, rows = [], [], [], [], [], []
     end = 0
     size = sum(head.size for head in POLICY_HEADS)
-    for seen, asked, wanted, side in (way for drive in drives for way in _ways(drive)):
+    for seen, asked, wanted, side in (one for drive in drives for one in _both_sides(drive)):
         count = len(seen)
         features += [np.zeros((PAD, HIDDEN_WIDTH), np.float16), seen]
         pulses += [np.zeros((PAD, asked.shape[1]), np.float32), asked]
@@ -199,7 +199,9 @@ def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
     return Histories(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
 
-def _ways(drive: DriveRecord) -> Iterator[tuple[NDArray[np.float16], Singles, Singles, Singles]]:
+def _both_sides(
+    drive: DriveRecord,
+) -> Iterator[tuple[NDArray[np.float16], Singles, Singles, Singles]]:
     """Yield features, pulses, targets and side of a drive, and of its mirror image."""
     yield drive.features, drive.pulses, drive.targets, CONVENTION
     targets = mirror_target(POLICY_HEADS, drive.targets)

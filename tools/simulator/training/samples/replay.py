@@ -283,11 +283,13 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew
         task: function of a module, called with a row of arguments, `is_stopped` and `send`.
         arguments: arguments of each process, which can be pickled.
     """
-    with processes.open_crew(partial(_told, task), arguments, TrainingError(_GONE)) as found:
+    with processes.open_crew(
+        partial(_with_short_error, task), arguments, TrainingError(_GONE)
+    ) as found:
         yield found
 
 
-def _told(task: Task, *arguments: Any) -> None:
+def _with_short_error(task: Task, *arguments: Any) -> None:
     """Run a task, and turn any exception into a TrainingError with one line."""
     try:
         task(*arguments)

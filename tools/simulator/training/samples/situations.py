@@ -58,7 +58,7 @@ def random_cameras(rng: np.random.Generator) -> CameraPlan:
     return CameraPlan((roll, pitch, yaw), height)
 
 
-class Eyes:
+class ViewRenderer:
     """The two views of a car, rendered from the same position."""
 
     def __init__(self, world: World, cameras: CameraPlan) -> None:
@@ -165,9 +165,9 @@ class Situations:
         rng = np.random.default_rng((self.seed, 2, self.worlds.first, number))
         world = training_world(self.worlds.at(number), WORLD_M, rng)
         cameras = random_cameras(rng)
-        eyes = Eyes(world, cameras)
+        renderer = ViewRenderer(world, cameras)
         for _ in range(self.moments):
-            yield from _chain(world, eyes, cameras, rng, self.chain)
+            yield from _chain(world, renderer, cameras, rng, self.chain)
 
 
 def kind_of(world: World) -> int:
@@ -181,7 +181,7 @@ def kind_of(world: World) -> int:
 
 
 def _chain(
-    world: World, eyes: Eyes, cameras: CameraPlan, rng: np.random.Generator, count: int
+    world: World, renderer: ViewRenderer, cameras: CameraPlan, rng: np.random.Generator, count: int
 ) -> Iterator[Sample]:
     """Yield successive samples of a car that continues its motion from a random situation."""
     body, lane = random_body(world, rng)
@@ -190,12 +190,12 @@ def _chain(
     body = _driven(body, expert.wanted_mps2(body, vehicles), rng)
     before = tuple(moved_vehicle(vehicle, -ROW_S) for vehicle in vehicles)
     number = int(rng.integers(1 << 30))
-    older = eyes.see(moved(world, body, -ROW_S), before, number)
+    older = renderer.see(moved(world, body, -ROW_S), before, number)
     for index in range(count):
         if index:
             body = moved(world, body, ROW_S)
             vehicles = tuple(moved_vehicle(vehicle, ROW_S) for vehicle in vehicles)
-        newer = eyes.see(body, vehicles, number + 4 * index + 4)
+        newer = renderer.see(body, vehicles, number + 4 * index + 4)
         if index and abs(body.offset_m - world.lanes.centre_m(lane)) > 0.5 * world.lanes.width_m:
             # The car has drifted into another lane, which is now its own.
             lane = world.lanes.lane_at(body.offset_m)
@@ -261,18 +261,18 @@ def _driven(body: Body, wanted_mps2: float, rng: np.random.Generator) -> Body:
 def moved(world: World, body: Body, time_s: float) -> Body:
     """Return a car's state at a relative time, with constant steering and acceleration."""
     speed = max(body.speed_mps + body.acceleration_mps2 * time_s, 0.0)
-    way = 0.5 * (speed + body.speed_mps) * time_s
-    turn = body.curvature_1pm * way
+    distance = 0.5 * (speed + body.speed_mps) * time_s
+    turn = body.curvature_1pm * distance
     sine, cosine = sin_cos(body.heading_rad + 0.5 * turn)
     return body_at(
         world.road,
-        body.x_m + float(cosine) * way,
-        body.y_m + float(sine) * way,
+        body.x_m + float(cosine) * distance,
+        body.y_m + float(sine) * distance,
         body.heading_rad + turn,
         speed,
         body.acceleration_mps2,
         body.curvature_1pm,
-        near_s_m=body.s_m + way,
+        near_s_m=body.s_m + distance,
     )
 
 
@@ -331,5 +331,5 @@ def _vehicle(s_m: float, offset_m: float, speed_mps: float, rng: np.random.Gener
 def moved_vehicle(vehicle: Vehicle, time_s: float) -> Vehicle:
     """Return another car's state at a relative time, with constant acceleration."""
     speed = max(vehicle.speed_mps + vehicle.acceleration_mps2 * time_s, 0.0)
-    way = 0.5 * (speed + vehicle.speed_mps) * time_s
-    return replace(vehicle, s_m=vehicle.s_m + way, speed_mps=speed)
+    distance = 0.5 * (speed + vehicle.speed_mps) * time_s
+    return replace(vehicle, s_m=vehicle.s_m + distance, speed_mps=speed)
