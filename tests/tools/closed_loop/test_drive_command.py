@@ -142,14 +142,14 @@ def test_a_bus_and_frame_rings_in_use_are_told(
     with contextlib.ExitStack() as stack:
         transport = stack.enter_context(contextlib.closing(ZmqTransport(bus)))
         stack.enter_context(contextlib.closing(transport.publisher("carState")))
-        error = modeld.refused(1, "the car cannot speak", "drive", *options).err
+        error = modeld.refused(1, "the simulated car cannot publish", "drive", *options).err
     assert "name another --bus" in error
     # Whoever has rings of that name keeps them; so it is that name that the drive asks for.
     with contextlib.ExitStack() as stack:
         for ring in make_rings(name, formats(device_cameras())).values():
             stack.enter_context(contextlib.closing(ring))
         words = ["drive", *options, "--camera-server", name]
-        assert name in modeld.refused(1, "the car cannot speak", *words).err
+        assert name in modeld.refused(1, "the simulated car cannot publish", *words).err
 
 
 @pytest.mark.opencl
@@ -335,7 +335,7 @@ def test_a_process_that_is_gone_ends_the_run_with_a_line(blind_model: Path) -> N
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
 
-    with pytest.raises(ToolError, match="found one that is gone; is there enough memory"):
+    with pytest.raises(ToolError, match="found one dead; is there enough memory"):
         drive_in_processes(requests, blind_model, None, 2, kill)
 
 

@@ -85,12 +85,12 @@ def write_demo_report(
     road, trial = device_cameras().road, driven.drive.track.trial
     artifact = read_artifact(paths.model)
     facts = {
-        "cameras": f"painted road and wide camera, {road.width}x{road.height}, as of {DEVICE} with "
+        "cameras": f"rendered road and wide camera, {road.width}x{road.height}, of a {DEVICE} with "
         f"{SENSOR}, at {driven.rate_hz:g} Hz",
         "artifact": f"{paths.model}, sha256 {artifact.sha256[:16]}",
         "models": describe_models(artifact.manifest),
-        "lane lines": f"{metres(line_error_m)} beside the painted ones in the mean, up to "
-        f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
+        "lane lines": f"mean error {metres(line_error_m)}, up to {COMPARED_M:g} m ahead, in "
+        f"{count_text(len(truth), 'frame')}",
         "drive": str(paths.directory),
     }
     shown = example_frames(log, truth)
@@ -122,7 +122,7 @@ def headline(drive: Drive, line_error_m: float | None) -> str:
     figures = drive.figures
     crossed = count_text(figures.departures, "time")
     kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"
-    end = "" if drive.track.end is End.DONE else f"; the end: {drive.track.end}"
+    end = "" if drive.track.end is End.DONE else f"; outcome: {drive.track.end}"
     text = f"Drove {1e3 * figures.km:.0f} m {kept}{end}. Offset from lane centre: mean "
     text += f"{metres(figures.offset_mean_m)}, p99 {metres(figures.offset_p99_m)}."
     return text if line_error_m is None else f"{text} Lane-line error: {metres(line_error_m)}."
@@ -145,7 +145,7 @@ def clip_section(clip: bytes) -> str:
     if not clip:
         return ""
     data = base64.b64encode(clip).decode()
-    about = "The drive as its road camera saw it, with the model's path and lane lines"
+    about = "The drive seen by its road camera, with the model's path and lane lines"
     return (
         f'<section><img class="clip" alt="{about}" src="data:image/webp;base64,{data}" '
         f'width="{SIZE[0]}" height="{SIZE[1]}"></section>'

@@ -222,7 +222,7 @@ class _Clip:
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}
 _STREAM_OF_STATE: Final = {service: stream for stream, service in STATE_SERVICES.items()}
-_GONE: Final = "expected the painting processes to finish, found one gone; is there enough memory?"
+_GONE: Final = "expected the rendering processes to finish, found one dead; is there enough memory?"
 
 
 @dataclass(frozen=True, slots=True)

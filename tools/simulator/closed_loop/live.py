@@ -260,7 +260,7 @@ def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
         except (TransportError, FrameError) as error:
             advice = "; name another --bus, or leave it out"
             raise ToolError(
-                f"the car cannot speak: {' '.join(str(error).split())}"
+                f"the simulated car cannot publish: {' '.join(str(error).split())}"
                 f"{advice * isinstance(error, TransportError)}"
             ) from error
         # Params come from the temporary directory, not from a stack installed on this machine.

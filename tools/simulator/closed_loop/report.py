@@ -127,7 +127,7 @@ def _facts(outcome: Outcome) -> str:
     if not outcome.facts:
         return ""
     facts = facts_part({name: str(value) for name, value in outcome.facts.items()})
-    return f"<section><h2>How it was driven</h2>{facts}</section>"
+    return f"<section><h2>Conditions of the run</h2>{facts}</section>"
 
 
 def _tiles(figures: Figures) -> list[tuple[str, str, str]]:

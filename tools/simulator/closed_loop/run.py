@@ -291,7 +291,7 @@ def drive_in_processes(
     # Index of the next drive; each idle process takes one.
     taken = multiprocessing.get_context("spawn").Value("q", 0)
     gone = ToolError(
-        "--workers: expected the driving processes to go on, found one that is gone; is there "
+        "--workers: expected the driving processes to go on, found one dead; is there "
         "enough memory? Try --workers 1"
     )
     drives: dict[int, Drive] = {}

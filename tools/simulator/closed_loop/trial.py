@@ -83,7 +83,7 @@ _ALL = (
     Scenario("lane-change", "lane changes by blinker and a nudge", lane_change_every_m=250.0),
     Scenario("curves", "curves that need slowing down", sharp=True),
     Scenario("lost-frames", "cameras that lose one frame in 25", lost_frames=0.04),
-    Scenario("calibration", "a calibration that is off, then right", calibration_off_deg=1.0),
+    Scenario("calibration", "a wrong calibration that is then corrected", calibration_off_deg=1.0),
     Scenario("night", "headlights only", light=0.0),
     Scenario("rain", "heavy rain", rain=1.0),
 )

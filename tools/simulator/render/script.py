@@ -182,7 +182,7 @@ def recorded_script(path: Path, seed: int, frames: int | None) -> tuple[Script, 
     yaw_rate = _smoothed(np.interp(ticks, middles, recording.rotation_rates_radps()[:, 2]))
     is_fast = speed > _MIN_SPEED_MPS
     if not is_fast.any():
-        raise TelemetryError(f"{path}: expected a car that drives, found one that stands")
+        raise TelemetryError(f"{path}: expected a moving car, found one that never drives")
     script = dataclasses.replace(base, speed_mps=speed, lane_changes=())
     driven = script.driven_m
     last_m = float(driven[-1])

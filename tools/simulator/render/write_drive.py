@@ -55,8 +55,8 @@ FILES = {
 # With fewer pictures per process, starting a process costs more than it saves.
 _PICTURES_PER_PROCESS = 100
 _GONE = (
-    "make-drive: expected the rendering processes to finish, found one gone; is there enough "
-    "memory? --workers 1 takes the least"
+    "make-drive: expected the rendering processes to finish, found one dead; is there enough "
+    "memory? --workers 1 uses the least"
 )
 
 
@@ -250,7 +250,7 @@ def _check_targets(directory: Path, targets: list[Path]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{directory}: cannot be made ({error.strerror}); name another directory"
+            f"{directory}: cannot be created ({error.strerror}); name another directory"
         ) from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise UsageError(f"{directory}: expected a directory that can be written; name another")

@@ -54,7 +54,7 @@ def load(directory: Path) -> State:
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise TrainingError(
             f"{path}: expected a checkpoint, found it damaged ({type(error).__name__}); delete it "
-            "and train anew"
+            "and train again"
         ) from error
     found = state.get("format")
     if found != FORMAT:
@@ -63,7 +63,7 @@ def load(directory: Path) -> State:
         )
     if state.get("networks") != _networks():
         raise TrainingError(
-            f"{path}: expected a checkpoint of the networks as they are now, found one of others; "
+            f"{path}: expected a checkpoint of the current networks, found one of others; "
             "train again, or continue with the version that wrote it"
         )
     return state

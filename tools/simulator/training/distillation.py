@@ -275,7 +275,7 @@ def _follow_vision(
             wanted = min(_FIRST_SAMPLES, slots)
             while replay.held < wanted:
                 crew.receive(0.2)
-                work.update("vision", f"painting the first samples, {replay.held} of {wanted}")
+                work.update("vision", f"rendering the first samples, {replay.held} of {wanted}")
             lesson = Lesson(
                 finished.vision,
                 VISION_TARGETS,

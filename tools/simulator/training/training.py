@@ -139,7 +139,7 @@ class Training:
             (directory / DRIVES).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{directory}: cannot be made ({error.strerror or error}); name another directory"
+                f"{directory}: cannot be created ({error.strerror or error}); name another one"
             ) from error
         self._course = _restored(options, state)
         self._records = Records(directory, state.get("history", ()))
@@ -185,7 +185,7 @@ class Training:
         directory = self._options.directory
         print(
             f"modeld train: stopped after {self._minutes():.1f} of {self._options.minutes:g} min; "
-            f"go on with: modeld train {directory} --resume",
+            f"resume with: modeld train {directory} --resume",
             file=sys.stderr,
         )
 

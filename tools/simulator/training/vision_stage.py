@@ -280,7 +280,7 @@ def _wait_for(state: VisionState, work: VisionRun, count: int) -> None:
     wanted = min(count, work.replay.plan.slots)
     while work.replay.held < wanted:
         _note_worlds(state, work.crew.receive(0.2))
-        work.tick(0.0, f"painting the first samples, {work.replay.held} of {wanted}")
+        work.tick(0.0, f"rendering the first samples, {work.replay.held} of {wanted}")
 
 
 def _note_worlds(state: VisionState, numbers: list[int]) -> None:

@@ -38,8 +38,8 @@ _NICE = 19
 # Interval at which waiting painters check for their turn, in seconds.
 _WAIT_S = 0.01
 _GONE = (
-    "train: expected the painting processes to go on, found one gone; is there enough memory? "
-    "--workers 1 takes the least"
+    "train: expected the rendering processes to go on, found one dead; is there enough memory? "
+    "--workers 1 uses the least"
 )
 
 
@@ -166,8 +166,8 @@ class Replay:
                     break
             else:
                 raise TrainingError(
-                    f"{self.plan.path}: expected samples at rest, found them always being written;"
-                    " run it again"
+                    f"{self.plan.path}: expected a sample that can be read, found all "
+                    "of them being written; run it again"
                 )
         return batch
 
@@ -207,7 +207,7 @@ def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]
         if plan.bytes > _MOST_SHARE * free:
             raise TrainingError(
                 f"--slots: expected memory for {plan.slots} samples, {plan.bytes / 2**30:.1f} GiB, "
-                f"found {free / 2**30:.1f} GiB available; train with fewer"
+                f"found {free / 2**30:.1f} GiB available; use fewer slots"
             )
         os.truncate(handle, plan.bytes)
         yield Replay(plan)
@@ -295,5 +295,5 @@ def _with_short_error(task: Task, *arguments: Any) -> None:
         task(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, in the training's words
         raise TrainingError(
-            f"train: a painting process failed: {type(error).__name__}: {error}"
+            f"train: a rendering process failed: {type(error).__name__}: {error}"
         ) from None

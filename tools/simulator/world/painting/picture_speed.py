@@ -31,15 +31,17 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tools.simulator.world.painting.picture_speed",
         description=__doc__.split(":")[0],
     )
-    parser.add_argument("--worlds", type=int, default=20, help="how many, seeds from 0")
-    parser.add_argument("--frames", type=int, default=20, help="pictures of each world and lens")
+    parser.add_argument(
+        "--worlds", type=int, default=20, help="number of worlds, with seeds from 0"
+    )
+    parser.add_argument("--frames", type=int, default=20, help="pictures per world and lens")
     options = parser.parse_args(arguments)
     worlds = [random_world(seed, _LENGTH_M) for seed in range(max(options.worlds, 1))]
     for name, lens in _LENSES.items():
         spent = sorted(_milliseconds(world, lens, max(options.frames, 1)) for world in worlds)
         middle = spent[len(spent) // 2]
         print(
-            f"{name} {lens.width}x{lens.height}: {middle:.1f} ms a picture "
+            f"{name} {lens.width}x{lens.height}: {middle:.1f} ms per picture "
             f"({spent[0]:.1f} to {spent[-1]:.1f} by world)"
         )
     return 0
