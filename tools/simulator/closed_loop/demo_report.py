@@ -1,4 +1,8 @@
-"""Writes the page of the demo: the model's outputs next to ground truth, and the car's path."""
+"""Writes the page of the demo: the model's outputs next to ground truth, and the car's path.
+
+The page shows a clip of the drive, up to four frames with lane lines and paths drawn in, the
+driving metrics, and the model's timing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The simulated car's device: builds its messages and camera frames, and publishes them."""
+"""The simulated car's device: builds its messages and camera frames, and publishes them.
+
+`CarMessages` and `Cameras` derive both from the state of a `Simulation`. `LiveBus` sends them over
+the real bus and frame rings, and receives the daemon's messages.
+"""
 
 from __future__ import annotations
 

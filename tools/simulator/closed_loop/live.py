@@ -1,8 +1,8 @@
 """The closed loop with a real daemon process, over the real bus and frame rings, in real time.
 
-The simulation advances whether or not the daemon answers, and executes each modelV2 on arrival. One
-daemon drives all drives of a command. Timestamps and frame ids continue from drive to drive, and
-each drive starts with a run-up that fills the model's history.
+The simulation advances whether or not the daemon answers, and executes the command of each modelV2
+on arrival. One daemon process is used for all drives. Timestamps and frame ids continue from drive
+to drive, and each drive starts with a run-up that fills the model's history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Compiles the shipped trained model with `modeld compile`, and caches the artifact."""
+"""Compiles the shipped trained model with `modeld compile`, and caches the artifact.
+
+The artifact is compiled again if the models, the compiler or the runtime have changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The specification of a rendered drive, and the route name and frame times that follow from it."""
+"""The specification of a rendered drive, and the route name and frame times that follow from it.
+
+A route is the name of a drive. It contains a digest of the specification, so that drives with
+different content have different names.
+"""
 
 from __future__ import annotations
 

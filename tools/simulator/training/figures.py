@@ -1,4 +1,8 @@
-"""Errors of a model on samples with known ground truth, by scenery and by situation."""
+"""Errors of a model on samples with known ground truth, by scenery and by situation.
+
+The input is a model's outputs for samples, in the layout of their targets. The result is mean
+absolute errors of lines, path, speed, acceleration and leads.
+"""
 
 from __future__ import annotations
 

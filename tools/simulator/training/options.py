@@ -1,4 +1,8 @@
-"""The options of a training, and the checks of their values: time, seeds, worlds, processes."""
+"""The options of a training, and the checks of their values: time, seeds, worlds, processes.
+
+A training spends most of its time on the vision network. The rest is divided into rounds: simulated
+cars are driven, then the policy learns from the drives.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Trains the policy on drives, round by round, and evaluates its commands on unseen drives.
 
-The student itself drives most of the drives. Overfitting shows only on unseen drives: there, a
-policy brakes too little while its training loss still falls (ADR 0098).
+Most drives are driven by the present model itself, the *student*. Overfitting shows only on unseen
+drives: there, a policy brakes too little while its training loss still falls (ADR 0098).
 """
 
 from __future__ import annotations

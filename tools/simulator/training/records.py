@@ -1,4 +1,7 @@
-"""Records of a training: a history with one JSON object per line, and a page of its curves."""
+"""Records of a training: a history with one JSON object per line, and a page of its curves.
+
+It also shows the progress of a training, and detects a divergence from the losses.
+"""
 
 from __future__ import annotations
 

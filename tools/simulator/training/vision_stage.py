@@ -1,4 +1,8 @@
-"""Trains the vision network on rendered samples: lanes, leads, motion, and a plan."""
+"""Trains the vision network on rendered samples: lanes, leads, motion, and a plan.
+
+Each step draws a batch from the replay buffer, mirrors some samples, varies brightness and noise,
+and updates the weights. `answers` returns the outputs of a network for given samples.
+"""
 
 from __future__ import annotations
 

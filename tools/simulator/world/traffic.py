@@ -1,6 +1,7 @@
 """Simulated traffic: other cars that keep their lanes, follow each other, and sometimes brake.
 
-The traffic is a deterministic function of a seed and of the ego car's motion.
+Cars exist around the ego car. One that leaves its surroundings is replaced by a new one. Traffic is
+a deterministic function of a seed and of the ego car's motion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A simulated world: a road with its lanes, and its appearance."""
+"""A simulated world: a road with its lanes, and its appearance.
+
+`random_world` makes a world from a seed. Lateral offsets are relative to the reference line, the
+middle of the carriageway of our direction, and positive to the right.
+"""
 
 from __future__ import annotations
 

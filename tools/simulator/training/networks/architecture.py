@@ -1,4 +1,7 @@
-"""The architecture shared by networks in torch and ONNX files: sizes, head groups, rounding."""
+"""The architecture shared by networks in torch and ONNX files: sizes, head groups, rounding.
+
+It is plain data without torch. Matrices can be stored as int8 with a scale for each output.
+"""
 
 from __future__ import annotations
 

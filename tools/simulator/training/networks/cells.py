@@ -1,4 +1,8 @@
-"""Positions of lines and of the car ahead in the cells of the views, computed from targets."""
+"""Positions of lines and of the car ahead in the cells of the views, computed from targets.
+
+Each view is divided into 16x32 cells of 16x16 pixels. The vision network locates a line by one cell
+in each row, and the car ahead by one cell. These functions return the true positions for training.
+"""
 
 from __future__ import annotations
 

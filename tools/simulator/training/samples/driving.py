@@ -1,4 +1,8 @@
-"""Drives simulated cars with the networks, several at a time, in worker processes."""
+"""Drives simulated cars with the networks, several at a time, in worker processes.
+
+Each process runs `ABREAST` drives side by side, because networks are faster on batches. The
+*student* is the present model; it sees in all drives, and drives the car in some of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from tools.simulator.training.networks.networks import Policy, Vision, as_input,
 from tools.simulator.training.options import Seeds
 from tools.simulator.training.samples.drives import CONVENTION, Drive
 
-# Number of simultaneous drives per process, because networks are faster on batches.
+# Number of simultaneous drives per process.
 ABREAST = 6
 
 

@@ -94,7 +94,7 @@ class _Corners(NamedTuple):
             math.inf,
         )
 
-    def is_before(self, sight: Sight) -> bool:
+    def may_be_visible(self, sight: Sight) -> bool:
         """Return whether the object may reach into the picture."""
         slack = 0.2 * (max(self.column) - min(self.column))
         return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
@@ -180,7 +180,7 @@ class Things:
         places = np.stack([columns, rows, right, down, depth], axis=1)
         for place, (s, one) in zip(places.tolist(), order, strict=True):
             corners = _Corners(*place)
-            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.is_before(sight):
+            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.may_be_visible(sight):
                 continue
             cut = survey.row_at(max(s - s_m, 1.0)) + 1.5
             if isinstance(one, Vehicle):
