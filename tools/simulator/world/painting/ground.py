@@ -213,7 +213,7 @@ class Layer:
         return amounts, share
 
 
-class Room:
+class SweepBuffers:
     """The buffers of `sweep`, reused for all frames.
 
     Fresh memory would cost more than the computation, because the system clears it page by page.
@@ -240,20 +240,20 @@ class Room:
         return picture
 
 
-def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
+def sweep(edges: Floats, amounts: Floats, base: Floats, buffers: SweepBuffers) -> Floats32:
     """Return the picture of strips over a base, (rows, width).
 
-    The picture is valid until the next sweep in the same room.
+    The picture is valid until the next sweep with the same buffers.
 
     Args:
         edges: (2 k, rows * samples) columns where left and right borders cross the rows, 0..width.
         amounts: (k, rows) brightness that each strip adds.
         base: (rows,) brightness of the ground below all strips.
-        room: buffers for the picture.
+        buffers: buffers for the picture.
     """
     count, rows = amounts.shape
     samples = edges.shape[1] // rows
-    steps = room.steps(rows)
+    steps = buffers.steps(rows)
     steps[:, 0] = np.rint(base * _ONE)
     pixel = edges.astype(np.int32)
     part = np.subtract(edges, pixel, dtype=np.float32)
@@ -266,19 +266,19 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     part *= step
     second = part.astype(np.int32)
     step -= second
-    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(room.width + 2), samples)
+    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(buffers.width + 2), samples)
     flat, places = steps.ravel(), pixel.ravel()
     np.add.at(flat, places, step.ravel())
     places += 1
     np.add.at(flat, places, second.ravel())
-    return room.summed(rows)
+    return buffers.summed(rows)
 
 
 # Pictures with fewer rows than this are sampled twice per row.
 _FINE_ROWS = 400
 # Largest height of structures along the edges, as a share of the camera's height.
 _BELOW_LENS = 0.8
-# A wet road mirrors a share of the sky at grazing angles, beyond this nearness.
+# A wet road mirrors the sky at grazing angles: from this inverse distance on, up to this share.
 _SHINE_FROM_1PM = 0.125
 _SHINE = 0.5
 # Least light left where shadows overlap.
@@ -323,9 +323,11 @@ class Ground:
         self._shades = Layer(shades, 2 * len(strips)) if shades else None
         self._beam = beam_picture(view) if lighting.beam else None
         size = (self._lens.height, self._lens.width)
-        self._room = Room(*size)
-        self._shade_room = Room(*size) if shades else self._room
-        self._u_room, self._v_room = (Room(size[0] // 2, size[1] // 2) for _ in range(2))
+        self._buffers = SweepBuffers(*size)
+        self._shade_buffers = SweepBuffers(*size) if shades else self._buffers
+        self._u_buffers, self._v_buffers = (
+            SweepBuffers(size[0] // 2, size[1] // 2) for _ in range(2)
+        )
         self._samples = 2 if self._lens.height < _FINE_ROWS else 1
 
     def paint(self, survey: Survey, s_m: float) -> Pixels:
@@ -346,10 +348,10 @@ class Ground:
         haze = (lighting.haze[0] - BLACK) * (1.0 - seen)
         if self._beam is None:
             bright = lighting.ambient * seen
-            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, self._room)
+            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, self._buffers)
             self._darken(luma, survey, s_m, band)
         else:
-            luma = sweep(edges, amounts * seen, self._base[0] * seen, self._room)
+            luma = sweep(edges, amounts * seen, self._base[0] * seen, self._buffers)
             luma *= lighting.ambient + lighting.beam * self._beam[-band.count :]
             luma += haze[:, None].astype(np.float32)
         u, v = self._colours(edges, share * seen, seen)
@@ -361,7 +363,7 @@ class Ground:
             return
         edges = self._shades.edges(survey, band, self._lens.width)
         amounts, _ = self._shades.amounts(survey, s_m, band, self._grain)
-        light = sweep(edges, amounts, np.ones(band.count), self._shade_room)
+        light = sweep(edges, amounts, np.ones(band.count), self._shade_buffers)
         np.clip(light, np.float32(_DARKEST), np.float32(1.0), out=light)
         luma *= light
 
@@ -375,9 +377,9 @@ class Ground:
         middle = self._samples
         half = 0.25 * (borders[:, :, middle - 1] + borders[:, :, middle])
         planes = []
-        rooms = (self._u_room, self._v_room)
-        for plane, tone, room in zip((1, 2), (layer.u, layer.v), rooms, strict=True):
+        buffer_pair = (self._u_buffers, self._v_buffers)
+        for plane, tone, buffers in zip((1, 2), (layer.u, layer.v), buffer_pair, strict=True):
             haze = (lighting.haze[plane] - 128.0) * (1.0 - seen)
             base = self._base[plane] * lighting.chroma * seen + haze
-            planes.append(sweep(half, tone * amounts, base, room))
+            planes.append(sweep(half, tone * amounts, base, buffers))
         return planes[0], planes[1]
