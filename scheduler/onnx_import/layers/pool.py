@@ -1,7 +1,7 @@
-"""Translators of pooling over windows and whole images, and of its inverses.
+"""Translators of pooling over windows or whole images, LRN, MaxUnpool and Col2Im.
 
-Sums of halves are taken in float32: the mean over an image fits a half, but its sum may not.
-Definitions: ONNX documentation.
+Sums of fp16 values are computed in float32, because the sum over an image can overflow fp16.
+Definitions: ONNX operator documentation.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.resize import read_along
 from scheduler.tensor.tensor import Tensor
 
-_INT32_END = 2**31  # positions in an image are computed in int32
-# Windows are reduced axis by axis where that takes so many times fewer visits of elements.
+_INT32_END = 2**31  # limit of positions in an image, which are computed in int32
+# Windows are reduced axis by axis if that reads fewer elements by at least this factor.
 SEPARATE = 2
 
 Reduce = Callable[[Tensor, tuple[int, ...]], Tensor]
 
 
 def max_pool(ctx: NodeContext) -> Value | list[Value]:
-    """Translate MaxPool; padding never wins.
+    """Translate MaxPool; padding is never the maximum.
 
-    The second output, int64, holds the position of each maximum in the whole input, row by row or,
-    with storage_order=1, down the columns.
+    The second output (int64) is the position of each maximum in the flattened input, in row-major
+    order, or in column-major order with storage_order=1.
     """
     x = ctx.tensor(0)
     window = _window(ctx, x)
@@ -44,14 +44,14 @@ def max_pool(ctx: NodeContext) -> Value | list[Value]:
     axes = _kernel_axes(window)
     largest = windows.max(axes, keepdim=True)
     at = _positions(x.shape[2:], window)
-    # Padding has no position.
+    # Positions in padding are larger than all others, so the minimum ignores them.
     found = windows.eq(largest).where(at, _INT32_END - 1).min(axes)
     columns = bool(ctx.integer("storage_order", 0))
     return [largest.squeeze(axes), _in_tensor(found, x.shape, columns=columns)]
 
 
 def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
-    """Return each windowed element's position in the image, (1, 1, out..., kernel...)."""
+    """Return the positions of windowed elements in the image, (1, 1, out..., kernel...)."""
     count = math.prod(spatial)
     if count >= _INT32_END - 1:
         raise ModelError(f"Indices of an image of {count} elements; expected fewer than 2**31 - 1")
@@ -60,7 +60,10 @@ def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
 
 
 def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
-    """Return positions in the whole tensor (int64) from those in each image."""
+    """Return positions in the whole tensor (int64) for positions in each image.
+
+    With `columns`, positions count in column-major order.
+    """
     spatial = shape[2:]
     if columns:
         total: Tensor | None = None
@@ -81,13 +84,14 @@ def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tenso
 
 
 def average_pool(ctx: NodeContext) -> Tensor:
-    """Translate AveragePool: padding counts only with count_include_pad=1."""
+    """Translate AveragePool; padding is part of the mean only with count_include_pad=1."""
     x = ctx.tensor(0)
     window = _window(ctx, x)
     padded = wide(x).pad(((0, 0), (0, 0), *window.padding))
     total = _reduced(padded, window, lambda w, axes: w.sum(axes))
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
-    # Axes that count evenly are one factor; the others have a vector each, never a whole image.
+    # Divide by a scalar for axes whose windows all have the same count, and by a vector along each
+    # other axis, so that no image of counts is stored.
     even = math.prod(float(c[0]) for c in counts if c.min() == c.max() > 0)
     total = total / even
     for i, count in enumerate(counts):
@@ -138,7 +142,10 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
 
 
 def lrn(ctx: NodeContext) -> Value:
-    """Translate LRN: x / (bias + alpha/size * sum of `size` channels' squares around it)^beta."""
+    """Translate LRN: x / (bias + alpha/size * s)^beta.
+
+    s is the sum of squares over `size` channels around the channel.
+    """
     x = ctx.tensor(0)
     size = ctx.integer("size", 0)
     if size < 1:
@@ -161,7 +168,10 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
 
 
 def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
-    """Reduce windows at once, or by axes if that takes much less: 5 x 5 in 10 visits, not 25."""
+    """Reduce windows in one step, or axis by axis if that is much cheaper.
+
+    A window of 5 x 5 reads 10 elements axis by axis, and 25 in one step.
+    """
     x, own, visits = padded, prod(padded.shape[:2]), 0
     spatial = list(padded.shape[2:])
     for i, size in enumerate(window.kernel):
@@ -184,7 +194,10 @@ def _kernel_axes(window: Window) -> tuple[int, ...]:
 
 
 def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> list[Array]:
-    """Return how many elements count in each window, per axis; those of ceil_mode never do."""
+    """Return the number of counted elements of each window, an array per axis.
+
+    Padding added by ceil_mode is never counted; other padding is with `include_pad`.
+    """
     per_axis = []
     for i, size in enumerate(spatial):
         before, after = window.pads[i]
@@ -199,14 +212,14 @@ def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> l
     return per_axis
 
 
-# --- Translators of MaxUnpool and Col2Im, which put values back. Source: ONNX documentation ---
+# --- MaxUnpool and Col2Im, which write values back into an image ------------------------------
 
 
 def max_unpool(ctx: NodeContext) -> Value:
-    """Translate MaxUnpool: an output takes the value whose index names it, else it is zero.
+    """Translate MaxUnpool: each output is the value whose index points to it, or 0.
 
-    Only the ceil(kernel/stride) windows per axis that cover an output are looked at. So an index
-    must lie in the window it was found in, as those of MaxPool with the same attributes do.
+    Only the ceil(kernel/stride) windows per axis that cover an output are searched. Each index must
+    therefore be inside its own window, as the indices from MaxPool with the same attributes are.
     """
     x, index = ctx.tensor(0), ctx.tensor(1)
     kernel = ctx.ints_attribute("kernel_shape") or []
@@ -242,13 +255,16 @@ def max_unpool(ctx: NodeContext) -> Value:
 def _covering(
     size: int, count: int, kernel: int, stride: int, before: int
 ) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
-    """Return, for each output of an axis, the windows that may hold it: one array per choice."""
+    """Return the windows that can contain each output of an axis.
+
+    Each array has one window per output; there are ceil(kernel/stride) arrays.
+    """
     last = (np.arange(size) + before) // stride
     return [np.clip(last - i, 0, count - 1).astype(np.int32) for i in range(-(-kernel // stride))]
 
 
 def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
-    """Add zeros at the end of each axis up to output_shape."""
+    """Return x padded with zeros at the end of each axis to output_shape, if it is given."""
     if not ctx.has(2):
         return x
     wanted = ctx.ints(2, "output_shape")
@@ -258,7 +274,10 @@ def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
 
 
 def col2im(ctx: NodeContext) -> Value:
-    """Translate Col2Im: (N, C * prod(block), windows) summed to (N, C, image...)."""
+    """Translate Col2Im: the sum of overlapping blocks as an image.
+
+    The input is (N, C * prod(block), windows), and the result is (N, C, image...).
+    """
     x = ctx.tensor(0)
     image, block = ctx.ints(1, "image_shape"), ctx.ints(2, "block_shape")
     rank = len(image)
@@ -279,7 +298,11 @@ def col2im(ctx: NodeContext) -> Value:
 
 
 def _overlapped(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
-    """Sum an axis of blocks and of windows to one of the image; each tap is met once at most."""
+    """Return x with a block axis `tap` and a window axis summed to one axis of the image.
+
+    `geometry` is (image size, stride, dilation, padding before). For one tap, at most one window
+    covers an element of the image.
+    """
     size, stride, dilation, before = geometry
     taps, count = x.shape[tap], x.shape[window]
     key: list[slice] = [slice(None)] * x.ndim
