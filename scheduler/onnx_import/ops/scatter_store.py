@@ -115,7 +115,7 @@ class _Combine:
 
 
 def _places(targets: NDArray[Any], rows: int) -> tuple[tuple[NDArray[Any], ...], NDArray[Any]]:
-    """Return the (batch, row, column) indices of targets in range, and the mask of those targets."""
+    """Return the (batch, row, column) indices of targets in range, and the mask of the targets."""
     written = (targets >= 0) & (targets < rows)
     batch, _, column = np.nonzero(written)
     return (batch, targets[written], column), written

@@ -28,8 +28,8 @@ from scheduler.tensor.tensor import Tensor
 # --- A hand-written kernel that sorts rows for their first k, with one work-item per row ------
 #
 # k up to 16    a sorted list of the k largest so far; most elements are compared with its end only
-# larger k      a histogram of leading bits selects the candidates, and a radix sort by bytes, lowest
-#               first, sorts them (Knuth, The Art of Computer Programming 3, 5.2.5)
+# larger k      a histogram of leading bits selects the candidates, and a radix sort by bytes sorts
+#               them (Knuth, The Art of Computer Programming 3, 5.2.5)
 #
 # Both take time proportional to the row, on one strong core.
 
