@@ -106,8 +106,8 @@ class OnnxBackendRep(BackendRep):
 class OnnxBackend(Backend):
     """An ONNX backend that compiles models for an OpenCL device.
 
-    A device is named "CPU", "GPU", or by a part of its platform's or its own name ("CUDA", "POCL").
-    A number selects one of several ("CUDA:1").
+    A device is selected by "CPU", "GPU", or a part of its name or its platform's name ("CUDA",
+    "POCL"). A number selects one of several devices ("CUDA:1").
     """
 
     @classmethod
@@ -142,7 +142,7 @@ class OnnxBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OnnxBackendRep:
         """Check a model and open a device; the model is compiled at the first run.
 
-        Raises ModelError if the model is invalid, or an input or output is no tensor of numbers.
+        Raises ModelError if the model is invalid, or an input or output is not a numeric tensor.
         Raises NoDeviceError, with a list of the devices, if there is no device of this name.
         """
         loaded = from_proto(model)

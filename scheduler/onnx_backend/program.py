@@ -168,7 +168,7 @@ def _storage(code: int) -> np.dtype[Any]:
 
 
 def check_types(model: OnnxModel) -> None:
-    """Raise ModelError if an input or output of the model is no tensor of numbers."""
+    """Raise ModelError if an input or output of the model is not a numeric tensor."""
     graph = model.proto.graph
     for role, values in (("input", graph.input), ("output", graph.output)):
         for value in values:

@@ -30,17 +30,11 @@ Declared = list[tuple[str, int | None]]
 
 
 class Binding:
-    """Binds the symbolic dimensions of one model to sizes and makes Tensors for its inputs.
-
-    `notes` lists the assumptions made so far, one sentence each.
-    """
+    """Binds the symbolic dimensions of one model to sizes, and makes Tensors for its inputs."""
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
-        """Check the sizes, by dimension name, or by "INPUT:AXIS" for a dimension without a name.
-
-        Raises ModelError for an unknown name or a negative size.
-        """
-        self.notes: list[str] = []
+        """Check sizes by name ("INPUT:AXIS" for unnamed dimensions), or raise ModelError."""
+        self.notes: list[str] = []  # assumptions made so far, one sentence each
         self._model = model
         self._sizes = sizes
         self._found: dict[str, int] = {}
@@ -60,7 +54,7 @@ class Binding:
         """Return the inputs that need a Tensor.
 
         Those are the inputs without a known value, and of the inputs with an initializer only the
-        given ones. Raises ModelError if `given` or `known` has a name that is no input.
+        given ones. Raises ModelError if `given` or `known` has a name that is not an input.
         """
         model = self._model
         names = [value.name for value in model.proto.graph.input]
@@ -122,8 +116,7 @@ def open_names(model: OnnxModel) -> set[str]:
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
     """Return the declared axes and the storage type of an input.
 
-    `where` names the input in messages. Raises ModelError if it is no tensor, or its number of axes
-    or element type is missing.
+    `where` names the input in messages. Raises ModelError if its type is missing or unsupported.
     """
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
@@ -144,10 +137,7 @@ def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
 
 
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
-    """Return a model in which the named inputs are initializers with the given values.
-
-    The values must have the declared types. Raises ModelError if there is no such input.
-    """
+    """Return a model with inputs replaced by values of the declared types, or raise ModelError."""
     names = [value.name for value in model.inputs]
     unknown = sorted(set(values) - set(names))
     if unknown:
@@ -166,14 +156,9 @@ def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
 def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[str, int]) -> Array:
     """Return the array for an input whose value was given as text.
 
-    Args:
-        model: the model with the input.
-        name: the input's name.
-        numbers: one number for all elements, or every element in row-major order.
-        bound: sizes of symbolic dimensions, as for `import_model`.
-
-    Raises:
-        ModelError: there is no such input, or the numbers do not fit its type or shape.
+    `numbers` has one number for all elements, or every element in row-major order. `bound` has
+    sizes of symbolic dimensions, as for `import_model`. Raises ModelError if there is no such
+    input, or the numbers do not fit its type or shape.
     """
     where = f'{model.name}: input "{printable(name)}"'
     found = [value for value in model.inputs if value.name == name]

@@ -204,7 +204,7 @@ def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
 
 
 def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
-    """Return an output in its storage type; raise ModelError if it is missing or no tensor."""
+    """Return an output in its storage type; raise ModelError if it is not a tensor."""
     value: AnyValue = scope.output(output.name)
     where = f'{model}: output "{printable(output.name)}"'
     if isinstance(value, ValueList):

@@ -173,7 +173,7 @@ def _scan(data: bytes, where: str) -> None:
     for name, argument, position in opcodes:
         if name not in _OPCODES:
             raise ModelError(f"{where}: {SLICES_KEY}: refused pickle opcode {name} at {position}")
-        # Hashing nested tuples can take exponential time, so a tuple must become a slice at once.
+        # Hashing nested tuples can take exponential time, so each tuple must be a slice's bounds.
         if made_tuple and name not in _REMEMBER and name != "REDUCE":
             raise ModelError(
                 f"{where}: {SLICES_KEY}: refused a tuple that is no slice at {position}"

@@ -68,7 +68,7 @@ class Probe:
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
     """Check every node of a model; `bind` has sizes of symbolic dimensions as for `import_model`.
 
-    Raises ModelError if a name in `bind` is no dimension, and InternalError if a translator has a
+    Raises ModelError if a name in `bind` is not a dimension, and InternalError for a translator's
     defect.
     """
     found = Probe()
@@ -160,7 +160,7 @@ def _value(value: Tensor | Array, code: int) -> Value:
 
 
 def declared_type(value: onnx.ValueInfoProto) -> str:
-    """Return the declared element type of an input or output, "?" if it is no tensor."""
+    """Return the declared element type of an input or output, "?" if it is not a tensor."""
     kind = value.type
     return type_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else "?"
 

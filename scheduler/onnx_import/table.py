@@ -131,7 +131,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "MatMul": matmul.matmul,
     "MaxPool": pool.max_pool,
     "MaxUnpool": pool.max_unpool,
-    # normalisation
+    # normalization
     "BatchNormalization": normalize.batch_normalization,
     "GroupNormalization": normalize.group_normalization,
     "InstanceNormalization": normalize.instance_normalization,

@@ -113,10 +113,7 @@ class Scope:
     path: str = ""  # prefix of node labels in messages, such as "loop/iteration 3/"
 
     def translate(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Translate nodes and add the results to the values.
-
-        Raises ModelError, with the node's label, if a node cannot be translated.
-        """
+        """Translate nodes and add their results to the values, or raise ModelError."""
         for node in nodes:
             results = self._node(node)
             # Either side can leave out trailing optional outputs.
@@ -331,10 +328,7 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
 
 
 def _work(node: Node, products: AbstractSet[Node]) -> int:
-    """Return the number of elements that a node computes or moves.
-
-    `products` are products that are summed; they are counted with the sum.
-    """
+    """Return the number of elements that a node computes or moves; `products` cost nothing."""
     if node.op in _FREE or node in products or (node.op in _VIEWS and not _is_copy(node)):
         return 0
     if node.op is Op.REDUCE:
@@ -351,10 +345,7 @@ def _work(node: Node, products: AbstractSet[Node]) -> int:
 
 
 def _is_copy(node: Node) -> bool:
-    """Return whether a node is a reshape of a view that can move elements.
-
-    It cannot if only axes of size 1 are added or removed.
-    """
+    """Return whether a reshape of a view can move elements: not only axes of size 1 change."""
     if node.op is not Op.RESHAPE or node.src[0].op not in _VIEWS:
         return False
     before, after = ([n for n in x.shape if n > 1] for x in (node.src[0], node))

@@ -30,10 +30,7 @@ class TensorMath(TensorShape):
     __slots__ = ()
 
     def broadcast_with(self, other: Self | Scalar | NDArray[Any]) -> tuple[Self, Self]:
-        """Return both operands in their common shape and type.
-
-        Raises ModelError if the shapes do not broadcast.
-        """
+        """Return both operands in their common shape and type, or raise ModelError."""
         a, b = self, self.operand(other)
         common = dt.promote(a.dtype, b.dtype)
         a, b = a.cast(common), b.cast(common)

@@ -122,10 +122,7 @@ class TensorCore:
 
     @classmethod
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
-        """Return a scalar (int32) with a value in [low, high], or raise ModelError.
-
-        It cannot be used as a size.
-        """
+        """Return an int32 scalar with a value in [low, high], or raise ModelError; not a size."""
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
         data = np.asarray(value, np.int32)
@@ -289,10 +286,7 @@ def axis_of(axis: Any, ndim: int) -> int:
 
 
 def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
-    """Return values as an array, or as a constant node if they are a scalar.
-
-    With `copy` the array is a read-only copy.
-    """
+    """Return values as an array, a read-only copy by default; a scalar as a constant node."""
     target = None if dtype is None else as_dtype(dtype)
     if isinstance(data, TensorCore) and copy:
         return data.clone().cast(target or data.dtype).node
@@ -359,7 +353,7 @@ def evaluate(
 ) -> list[NDArray[Any]]:
     """Return the values of tensors from the numpy interpreter.
 
-    `inputs` are the values of inputs and states by name; states are zeros by default.
+    `inputs` has the values of inputs and states by name; states are zeros by default.
     """
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}

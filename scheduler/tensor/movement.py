@@ -37,10 +37,7 @@ class TensorShape(TensorCore):
         return tuple(sorted({axis_of(a, self.ndim) for a in given}))
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return the elements in another shape, in which one size can be -1 (inferred).
-
-        Raises ModelError if the number of elements differs.
-        """
+        """Return the elements in another shape (-1 is inferred); raise ModelError for a misfit."""
         target = list(shape_of(shape))
         if target.count(-1) == 1:
             rest = prod(s for s in target if s != -1)
@@ -97,10 +94,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.EXPAND, self.dtype, (lifted.node,), tuple(shape)))
 
     def pad(self, pairs: Pairs, value: Scalar = 0) -> Self:
-        """Return the tensor with (before, after) elements of `value` added on each axis.
-
-        A negative width removes elements.
-        """
+        """Return the tensor padded with `value` by (before, after) per axis; negative widths crop."""
         cut = [(max(0, -b), s - max(0, -e)) for (b, e), s in zip(pairs, self.shape, strict=True)]
         inner = self.shrink(cut)
         widths = tuple((max(0, b), max(0, e)) for b, e in pairs)

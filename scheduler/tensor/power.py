@@ -52,9 +52,9 @@ def _known_number(exponent: Any) -> int | float | None:
 def integer_power(base: T, exponent: T) -> T:
     """Return base**exponent of integers by repeated squaring, modulo 2 to the width of the type.
 
-    Base and exponent have the same type and shape. A negative exponent gives 0, except for bases 1 and -1,
-    which give 1 or -1. For exponents from 64 on, even bases give 0, and the result of odd bases
-    other than 1 and -1 is unspecified.
+    Base and exponent have the same type and shape. A negative exponent gives 0, except for bases
+    1 and -1, which give 1 or -1. For exponents from 64 on, even bases give 0, and the result of
+    odd bases other than 1 and -1 is unspecified.
     """
     whole = exponent
     result = base.operand(1).broadcast_to(base.shape)

@@ -101,7 +101,7 @@ class TensorValues(TensorAssign):
         return values_of(self.node)
 
     def item(self) -> Any:
-        """Return the only element as a Python scalar; raise ModelError if there is not just one."""
+        """Return the only element as a Python scalar; raise ModelError for any other size."""
         if self.size != 1:
             raise ModelError(f"item: expected one element, found {self!r}")
         return self.numpy().item()

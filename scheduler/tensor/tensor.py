@@ -131,10 +131,7 @@ class Tensor(TensorValues):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
-        """Return a sum of products in Einstein notation.
-
-        Raises ModelError if the formula does not fit the operands.
-        """
+        """Return a sum of products in Einstein notation; raise ModelError for a misfit."""
         inputs, _, output = formula.replace(" ", "").partition("->")
         terms = inputs.split(",")
         if len(terms) != len(operands) or any(
@@ -194,10 +191,7 @@ class Tensor(TensorValues):
         return format(self._single("format"), spec) if spec else str(self)
 
     def _single(self, wanted: str) -> Any:
-        """Return the value of the only element.
-
-        Raises TensorTypeError if there is not just one element, or it depends on an input.
-        """
+        """Return the only element, or raise TensorTypeError; `wanted` is for the message."""
         if self.size != 1:
             raise TensorTypeError(
                 f"{self!r} has no {wanted}: it has {self.size} elements; use numpy(), or reduce it"
@@ -308,10 +302,7 @@ def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], i
 
 
 def _align(x: T, term: str, letters: list[str]) -> T:
-    """Return x with its axes, named by `term`, in the order of `letters`.
-
-    A missing letter becomes an axis of size 1.
-    """
+    """Return x with its axes `term` in the order of `letters`, and size 1 for missing letters."""
     if len(set(term)) != len(term):
         raise ModelError(f"einsum: a repeated index within {term!r} (a diagonal) is not supported")
     order = sorted(range(len(term)), key=lambda i: letters.index(term[i]))

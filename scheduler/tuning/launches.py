@@ -111,10 +111,7 @@ class LaunchTrial(Turns):
         self._kernels: list[list[cl.Kernel]] = []
 
     def add(self, variant: Variant, code: KernelCode, program: cl.Program) -> None:
-        """Add a variant and run it once.
-
-        Raises pyopencl.Error if the device lacks memory, or its work-groups are too large.
-        """
+        """Add a variant and run it once; raise pyopencl.Error if the device cannot run it."""
         self._kernels.append(self._bound(variant.job, code, program))
         self._codes.append(code)
         self.variants.append(variant)

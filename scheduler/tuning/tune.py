@@ -154,10 +154,7 @@ def _prepare(spec: DeviceSpec, device: Device, seconds: float, stack: ExitStack)
 
 
 def _known(table: TunedTable, job: Job, device: Device) -> Entry | None:
-    """Return the job's entry in the table, None if it must be measured.
-
-    An entry counts only if it was measured on this device, against the same heuristic loops.
-    """
+    """Return a job's entry, if it was measured on this device against the same heuristic loops."""
     entry = table.entries.get(job.key)
     if entry is None or entry.was != job.was:
         return None
@@ -291,10 +288,7 @@ class Search:
         return self.clock() >= self.deadline
 
     def run(self, jobs: Sequence[Job], known: Iterable[Job] = ()) -> list[Outcome]:
-        """Search jobs, heaviest first, until the deadline; return the results of those reached.
-
-        Jobs in `known` are not searched.
-        """
+        """Search jobs (except `known` ones), heaviest first; return results until the deadline."""
         self.baseline = self._measure_all(jobs)
         total = sum(ms * job.times for job, ms in self.baseline.items())
         skipped = set(known)

@@ -66,7 +66,7 @@ _ONNX_TEXT = re.compile(rb"\s*<\s*\n?\s*ir_version")
 
 
 def unlike_onnx(data: bytes) -> str:
-    """Return a description of a file that is no ONNX model, with advice; "" if it can be one."""
+    """Return a description of a file that is not an ONNX model, with advice; "" if it can be one."""
     start = data[:4096]
     if not start:
         return "an empty file; was the download interrupted?"
@@ -156,7 +156,7 @@ class OnnxModel:
 def load_model(path: str | Path) -> OnnxModel:
     """Read and check an ONNX file; external data must be inside its directory.
 
-    Raises ModelError if the file is missing, is no ONNX model, or breaks a rule of the format.
+    Raises ModelError if the file is missing, is not an ONNX model, or breaks a rule of the format.
     """
     path = Path(path)
     where = printable(str(path), 120)

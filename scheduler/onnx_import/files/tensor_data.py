@@ -180,10 +180,7 @@ class ExternalData:
     """The external data files of a model; each is mapped once."""
 
     def __init__(self, directory: Path | None, where: str) -> None:
-        """Create a reader for files in `directory`; None refuses external data.
-
-        `where` is the model's name in messages.
-        """
+        """Create a reader for `directory` (None: no external data) of the model `where`."""
         self._directory = directory
         self._where = where
         self._files: dict[Path, memoryview] = {}
@@ -226,10 +223,7 @@ class ExternalData:
         return data[offset : offset + length]
 
     def array_of(self, tensor: TensorProto) -> NDArray[Any] | None:
-        """Return a read-only array over the mapped file; raise ModelError as `bytes_of` does.
-
-        Returns None for packed elements (below a byte).
-        """
+        """Return a read-only array over the mapped file, or None for elements below a byte."""
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if _element_bits(tensor, label) < 8:
             return None
@@ -239,10 +233,7 @@ class ExternalData:
         return array if array.flags.aligned else array.copy()
 
     def read_into(self, tensor: TensorProto) -> None:
-        """Copy a tensor's external bytes into the tensor.
-
-        Raises ModelError as `bytes_of` does, or if too many bytes are copied in total.
-        """
+        """Copy a tensor's external bytes into it; raise ModelError if the total is too large."""
         data = self.bytes_of(tensor)
         self._copied += len(data)
         # All copies end up in one protobuf message, whose size is limited.

@@ -22,8 +22,8 @@ from scheduler.tensor.tensor import Tensor
 
 # --- Attention on Tensors: softmax(Q K' + mask) V ---------------------------------------------
 #
-# If several query heads share a key head, they are an axis of their own, so keys and values are not
-# repeated. Masks that depend on positions only are computed by the kernel, not stored.
+# Query heads that share a key head are grouped on one axis, so keys and values are not repeated.
+# Masks that depend on positions only are computed by the kernel, not stored.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,7 @@ def _in_groups(mask: Tensor, shared: int) -> Tensor:
 
 
 def softmax(scores: Tensor, *, may_be_empty: bool) -> Tensor:
-    """Return the softmax along the last axis.
-
-    With `may_be_empty`, a row of -inf becomes zeros; otherwise it would be NaN.
-    """
+    """Return the softmax along the last axis; `may_be_empty` gives zeros for a row of -inf."""
     if not may_be_empty:
         return scores.softmax(-1)
     # A finite maximum avoids -inf - -inf. Only an empty row sums to less than 1.
@@ -146,10 +143,10 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def attention(ctx: NodeContext) -> Sequence[Value]:
-    """Translate Attention: Y, the keys and values including past ones, and the requested scores.
+    """Translate Attention of inputs with 3 or 4 axes.
 
-    Inputs have 3 or 4 axes. The softmax is always computed in float32 or wider, regardless of
-    `softmax_precision`. `qk_matmul_output_mode` selects the scores of the fourth output.
+    Outputs: Y, keys and values including past ones, and the scores that `qk_matmul_output_mode`
+    selects. The softmax is computed in float32 or wider, regardless of `softmax_precision`.
     """
     q, k, v = (ctx.tensor(i) for i in range(3))
     packed = q.ndim == 3
@@ -282,7 +279,7 @@ def rotary_embedding(ctx: NodeContext) -> Value:
 def contrib_rotary_embedding(ctx: NodeContext) -> Value:
     """Translate RotaryEmbedding of com.microsoft, whose inputs are in another order.
 
-    x is (N, heads, S, E) or (N, S, heads*E). Positions are (N, S), or one number for the first.
+    x is (N, heads, S, E) or (N, S, heads*E). Positions are (N, S), or only the first as one number.
     """
     if ctx.integer("is_packed_batching", 0):
         raise ModelError("is_packed_batching=1 is not supported")

@@ -119,10 +119,7 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate SkipLayerNormalization: LayerNormalization of x + skip + bias.
-
-    Inputs: x, skip, gamma, beta and bias (optional). Outputs: the result, mean, 1/std and the sum.
-    """
+    """Translate SkipLayerNormalization of x + skip + bias: the result, mean, 1/std and the sum."""
     total = _skip_sum(ctx, 4)
     beta = ctx.tensor(3) if ctx.has(3) else None
     axis = (total.ndim - 1,)
@@ -172,10 +169,7 @@ def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
 
 
 def matmul_integer_to_float(ctx: NodeContext) -> Value:
-    """Translate MatMulIntegerToFloat: the real-valued A B + bias.
-
-    Inputs: A, B, the scales of A and B, the zero points of A and B, and bias.
-    """
+    """Translate MatMulIntegerToFloat; inputs: A, B, both scales, both zero points, bias."""
     left, right = scheme_at(ctx, 2, 4), scheme_at(ctx, 3, 5)
     return _with_bias(ctx, real_product(left, ctx.tensor(0), right, ctx.tensor(1)), 6)
 
@@ -257,10 +251,7 @@ def _refuse_extras(ctx: NodeContext, past: int) -> None:
 
 
 def quantized_attention(ctx: NodeContext) -> Value:
-    """Translate QAttention, which is Attention with quantized x and weights.
-
-    Inputs: x, weights, bias, scales of x and weights, mask, zero points of x and weights.
-    """
+    """Translate QAttention; inputs: x, weights, bias, both scales, mask, both zero points."""
     _refuse_extras(ctx, past=8)
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
@@ -275,10 +266,7 @@ def _heads(ctx: NodeContext, joined: Tensor, sizes: list[int]) -> tuple[Tensor, 
 
 
 def multi_head_attention(ctx: NodeContext) -> Value:
-    """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, W) or (N, heads, T, E).
-
-    The other inputs, all optional, are a bias, a mask, and an addend to the scores.
-    """
+    """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, W) or (N, heads, T, E)."""
     if any(ctx.has(i) for i in (6, 7, 8, 9)) or ctx.outputs > 1:
         raise ModelError("a cache (past_key, past_value) is not supported")
     if not (ctx.has(1) and ctx.has(2)) or ctx.tensor(0).ndim != 3:

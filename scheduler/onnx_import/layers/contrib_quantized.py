@@ -1,8 +1,8 @@
 """Translators of quantized com.microsoft operators.
 
-Inputs are dequantized, the operator computes with real numbers, and its result is quantized again,
-so it is rounded once. Each quantized input is followed by its scale and zero point. Formulas: ONNX
-Runtime's documentation of its contributed operators.
+Most of them dequantize their inputs, compute with real numbers, and quantize the result, so it is
+rounded once. Each scale is followed by its zero point. Formulas: ONNX Runtime's documentation of
+its contributed operators.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ Translator = Callable[[NodeContext], Value]
 
 
 def qlinear_binary(function: Callable[[Tensor, Tensor], Tensor]) -> Translator:
-    """Return the translator of function(a, b).
-
-    Inputs: (a, scale, zero), (b, scale, zero), and scale and zero of the result.
-    """
+    """Return the translator of y = function(a, b); inputs: a, b (with scales), scale of y."""
 
     def translate(ctx: NodeContext) -> Value:
         a, b = _real(ctx, 0), _real(ctx, 3)
@@ -44,12 +41,12 @@ def qlinear_binary(function: Callable[[Tensor, Tensor], Tensor]) -> Translator:
 
 
 def qlinear_unary(function: Callable[[Tensor], Tensor]) -> Translator:
-    """Return the translator of function(x); inputs: (x, scale, zero), scale and zero of y."""
+    """Return the translator of y = function(x); inputs: x (with its scale), scale of y."""
     return lambda ctx: _stored(ctx, function(_real(ctx, 0)), 3, ctx.tensor(0).dtype)
 
 
 def qlinear_concat(ctx: NodeContext) -> Value:
-    """Translate QLinearConcat; inputs: scale and zero of the result, (x, scale, zero) per part."""
+    """Translate QLinearConcat; inputs: scale of the result, then each part with its scale."""
     parts = [_real(ctx, i) for i in range(2, ctx.count, 3)]
     axis = normal_axis(ctx.integer("axis", 0), parts[0].ndim)
     return _stored(ctx, Tensor.cat(parts, axis=axis), 0, ctx.tensor(2).dtype)
@@ -95,10 +92,7 @@ def nhwc_max_pool(ctx: NodeContext) -> Value:
 
 
 def qlinear_where(ctx: NodeContext) -> Value:
-    """Translate QLinearWhere.
-
-    Inputs: condition, (x, scale, zero), (y, scale, zero), and scale and zero of the result.
-    """
+    """Translate QLinearWhere; inputs: condition, x, y (with scales), scale of the result."""
     chosen = ctx.tensor(0).bool().where(_real(ctx, 1), _real(ctx, 4))
     return _stored(ctx, chosen, 7, ctx.tensor(1).dtype)
 
@@ -177,10 +171,7 @@ class _Matrices:
         return _Matrices(self.values[:, :, part], Scheme(scale, zero))
 
     def times(self, x: Tensor) -> Tensor:
-        """Return x (D or 1, N, K) times the matrices, as float32 (D, N, M).
-
-        x is quantized with one scale per index of its first axis.
-        """
+        """Return x (D or 1, N, K), quantized with a scale per index of axis 0, times this."""
         scheme = dynamic_scheme(x, (1, 2))
         whole = scheme.centred(scheme.quantize(x, TensorProto.UINT8))
         total = whole.matmul(self.scheme.centred(self.values))

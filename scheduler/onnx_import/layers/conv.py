@@ -173,7 +173,7 @@ def deform_conv(ctx: NodeContext) -> Value:
 
 
 def _regular(window: Window, i: int, out: tuple[int, ...]) -> Tensor:
-    """Return the positions of the taps along axis i without offsets; ranks 1 + kernel + out."""
+    """Return the positions of taps along axis i without offsets, (1, kernel..., out...)."""
     rank = len(out)
     kernel_shape, out_shape = [1] * (1 + 2 * rank), [1] * (1 + 2 * rank)
     kernel_shape[1 + i], out_shape[1 + rank + i] = window.kernel[i], out[i]

@@ -19,7 +19,7 @@ MAX_MATRIX = 1 << 24
 
 
 def dft(ctx: NodeContext) -> Value:
-    """Translate DFT of x (..., n, ..., 1 or 2); the last axis has the real and imaginary parts.
+    """Translate DFT of x (..., n, ..., 1 or 2); the last axis is real, or real and imaginary.
 
     With onesided=1 the result is the first half of the transform; with inverse=1 as well, the first
     half is the input, and the result is real.
@@ -49,10 +49,7 @@ def dft(ctx: NodeContext) -> Value:
 
 
 def stft(ctx: NodeContext) -> Value:
-    """Translate STFT: transforms of windowed frames of a signal (N, n, 1 or 2).
-
-    The result is (N, frames, bins, 2).
-    """
+    """Translate STFT of a signal (N, n, 1 or 2) to transforms of frames (N, frames, bins, 2)."""
     x = ctx.tensor(0)
     x = x if x.ndim == 3 else x.unsqueeze(-1)
     step = ctx.ints(1, "frame_step")[0]
@@ -78,10 +75,7 @@ def stft(ctx: NodeContext) -> Value:
 
 
 def _waves(inputs: int, outputs: int, length: int, *, inverse: bool) -> Array:
-    """Return the matrix exp(-2 pi i j k / length), (outputs, inputs), or the inverse's.
-
-    The inverse has the opposite sign in the exponent and is divided by length.
-    """
+    """Return exp(-2 pi i j k / length), or exp(2 pi i j k / length) / length: (outputs, inputs)."""
     if inputs * outputs > MAX_MATRIX:
         raise ModelError(
             f"a transform of {inputs} to {outputs} elements; expected at most {MAX_MATRIX} products"
@@ -93,10 +87,7 @@ def _waves(inputs: int, outputs: int, length: int, *, inverse: bool) -> Array:
 
 
 def _transformed(x: Tensor, axis: int, waves: Array) -> Tensor:
-    """Return the product of an axis of x with a complex matrix (outputs, inputs).
-
-    x is real or complex (last axis 1 or 2); the result is complex (last axis 2).
-    """
+    """Return the complex product of an axis of real or complex x and a matrix (outputs, inputs)."""
     inputs = waves.shape[1]
     x = x.shrink([(0, inputs if i == axis else n) for i, n in enumerate(x.shape)])
     parts = [np.stack([waves.real, waves.imag])]
@@ -140,10 +131,7 @@ def _real_inverse(x: Tensor, axis: int, length: int) -> Tensor:
 
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:
-    """Compute MelWeightMatrix at import: (dft_length // 2 + 1, num_mel_bins).
-
-    Its columns are triangular filters, evenly spaced on the mel scale.
-    """
+    """Compute MelWeightMatrix at import: columns are triangles, evenly spaced in mel."""
     bins, length, rate = (
         ctx.ints(i, what)[0] for i, what in enumerate(("num_mel_bins", "dft_length", "sample_rate"))
     )

@@ -201,7 +201,7 @@ def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
 def _loss(ctx: NodeContext, scores: Tensor) -> Tensor:
     """Return the loss of log-probabilities `scores` and targets (N, d...), reduced as requested.
 
-    A target that is no class has a loss of 0. Its weight is 1, or 0 if the node has class weights.
+    A target outside the classes has a loss of 0. Its weight is 1, or 0 if there are class weights.
     """
     target = ctx.tensor(1)
     reduction = ctx.text("reduction", "mean")

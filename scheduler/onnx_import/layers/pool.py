@@ -60,10 +60,7 @@ def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
 
 
 def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
-    """Return positions in the whole tensor (int64) for positions in each image.
-
-    With `columns`, positions count in column-major order.
-    """
+    """Return positions in the tensor (int64, row- or column-major) for positions in each image."""
     spatial = shape[2:]
     if columns:
         total: Tensor | None = None
@@ -90,8 +87,7 @@ def average_pool(ctx: NodeContext) -> Tensor:
     padded = wide(x).pad(((0, 0), (0, 0), *window.padding))
     total = _reduced(padded, window, lambda w, axes: w.sum(axes))
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
-    # Divide by a scalar for axes whose windows all have the same count, and by a vector along each
-    # other axis, so that no image of counts is stored.
+    # Axes with equal counts share a scalar divisor; each other axis has a vector, not an image.
     even = math.prod(float(c[0]) for c in counts if c.min() == c.max() > 0)
     total = total / even
     for i, count in enumerate(counts):
@@ -142,10 +138,7 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
 
 
 def lrn(ctx: NodeContext) -> Value:
-    """Translate LRN: x / (bias + alpha/size * s)^beta.
-
-    s is the sum of squares over `size` channels around the channel.
-    """
+    """Translate LRN: x / (bias + alpha * m)^beta, m the mean square of `size` channels around."""
     x = ctx.tensor(0)
     size = ctx.integer("size", 0)
     if size < 1:
@@ -168,10 +161,7 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
 
 
 def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
-    """Reduce windows in one step, or axis by axis if that is much cheaper.
-
-    A window of 5 x 5 reads 10 elements axis by axis, and 25 in one step.
-    """
+    """Reduce windows, axis by axis if much cheaper: 5 x 5 then reads 10 elements, not 25."""
     x, own, visits = padded, prod(padded.shape[:2]), 0
     spatial = list(padded.shape[2:])
     for i, size in enumerate(window.kernel):
@@ -255,10 +245,7 @@ def max_unpool(ctx: NodeContext) -> Value:
 def _covering(
     size: int, count: int, kernel: int, stride: int, before: int
 ) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
-    """Return the windows that can contain each output of an axis.
-
-    Each array has one window per output; there are ceil(kernel/stride) arrays.
-    """
+    """Return ceil(kernel/stride) arrays; each has a window that can contain each output."""
     last = (np.arange(size) + before) // stride
     return [np.clip(last - i, 0, count - 1).astype(np.int32) for i in range(-(-kernel // stride))]
 
@@ -274,10 +261,7 @@ def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
 
 
 def col2im(ctx: NodeContext) -> Value:
-    """Translate Col2Im: the sum of overlapping blocks as an image.
-
-    The input is (N, C * prod(block), windows), and the result is (N, C, image...).
-    """
+    """Translate Col2Im: sum blocks (N, C * prod(block), windows) into images (N, C, image...)."""
     x = ctx.tensor(0)
     image, block = ctx.ints(1, "image_shape"), ctx.ints(2, "block_shape")
     rank = len(image)

@@ -90,10 +90,7 @@ def zero_point_at(ctx: NodeContext, at: int, of: int | None) -> Tensor | None:
 
 
 def check_scale(ctx: NodeContext, at: int, *, divides: bool = False) -> None:
-    """Check that input `at` is a valid scale, as `scheme_at` does.
-
-    A scale computed at run time can have any float value.
-    """
+    """Raise ModelError if input `at` is not a valid scale; run-time values are not checked."""
     scale = ctx.value(at)
     if not ctx.tensor(at).dtype.is_float:
         raise _wrong("scale", at, "floats", type_name(ctx.element_type(at)))

@@ -32,10 +32,7 @@ class AxisTaps:
 
 
 def grid_sample(ctx: NodeContext) -> Value:
-    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank).
-
-    Grid coordinates are from -1 to 1, in the order x, y, ..., so the last spatial axis is first.
-    """
+    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank) of (x, y) in [-1, 1]."""
     x, grid = ctx.tensor(0), ctx.tensor(1).cast(dt.float32)
     rank = x.ndim - 2
     if rank < 1 or grid.ndim != x.ndim or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
@@ -118,10 +115,7 @@ def _within(places: Tensor, size: int) -> Tensor:
 
 
 def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
-    """Return weighted sums (N, C, out...) of elements of x (N, C, spatial...).
-
-    `taps` are the taps along each spatial axis.
-    """
+    """Return sums (N, C, out...) of x (N, C, spatial...) weighted by taps along each axis."""
     index, weight = _joined_taps(taps, x.shape[2:])
     if all(t.index.shape[-1] == 1 for t in taps):
         read = _read_flat(x, index.squeeze(-1))
@@ -133,10 +127,7 @@ def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
 
 
 def _joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return flat positions and weights of all combinations of taps of the axes.
-
-    Both are (..., product of the axes' tap counts).
-    """
+    """Return flat positions and weights (..., combinations) of all combinations of taps."""
     rank = len(taps)
     lead = taps[0].index.ndim - 1
     counts = [t.index.shape[-1] for t in taps]
@@ -274,10 +265,7 @@ def _places(start: Tensor, length: Tensor, per_bin: Tensor, counts: tuple[int, i
 
 
 def _edge_taps(at: Tensor, size: int) -> AxisTaps:
-    """Return two taps per coordinate.
-
-    The outermost elements extend from -1 to `size`; taps beyond have weight 0.
-    """
+    """Return two taps per coordinate; the edge extends to -1 and `size`, beyond is weight 0."""
     inside = (at >= -1.0) & (at <= float(size))
     at = at.clip(0.0, float(size - 1))
     low = at.floor()
@@ -288,10 +276,7 @@ def _edge_taps(at: Tensor, size: int) -> AxisTaps:
 
 
 def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return flat positions and weights of taps of height and width.
-
-    Both are (R, bins_h, bins_w, samples_h, samples_w, 4).
-    """
+    """Return flat positions and weights (R, bins_h, bins_w, samples_h, samples_w, 4) of taps."""
     high, wide = (t.index.shape for t in taps)
     count = high[0]
     shape = (count, high[1], wide[1], high[2], wide[2], 2)
@@ -349,9 +334,9 @@ class _Limits:
 def _select(boxes: Array, scores: Array, limits: _Limits, *, centred: bool) -> Array:
     """Return the selected (image, class, box) as int64 (kept, 3).
 
-    Boxes of a class are in order of falling score, and equal scores in order of index. `boxes` is
-    float32 (N, B, 4): y1, x1, y2, x2 of opposite corners, or with `centred` center x, center y,
-    width, height. `scores` is float32 (N, C, B).
+    Boxes of a class are in order of falling score, and equal scores in order of index. `boxes` are
+    float32 (N, B, 4): y1, x1, y2, x2 of opposite corners, or x and y of the center, width and
+    height if `centred`. `scores` are float32 (N, C, B).
     """
     found = [np.zeros((0, 3), np.int64)]
     for image, corners in enumerate(_corners(boxes, centred=centred)):

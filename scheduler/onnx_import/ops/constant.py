@@ -119,10 +119,7 @@ def _distances(rows: int, columns: int) -> Tensor:
 
 
 def one_hot(ctx: NodeContext) -> Value:
-    """Translate OneHot; float indices are rounded toward 0.
-
-    An index outside [-depth, depth) gives the off value everywhere.
-    """
+    """Translate OneHot; float indices are truncated, and those outside [-depth, depth) are off."""
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
     depth = int(found.item())

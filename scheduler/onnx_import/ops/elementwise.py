@@ -287,10 +287,7 @@ def power(ctx: NodeContext) -> Value:
 
 
 def _single(exponent: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | None:
-    """Return the value of a constant exponent with one element, None if there are more.
-
-    None is also returned if it is beyond the limit of exponents.
-    """
+    """Return a constant exponent's only value, or None if it has several or is beyond _LARGEST."""
     value = float(exponent.reshape(())) if exponent.size == 1 else math.inf
     return value if abs(value) <= _LARGEST else None
 

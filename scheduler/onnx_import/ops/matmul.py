@@ -57,7 +57,7 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 # A pair of operands becomes a product with broadcasting and one sum, as MatMul does, but with one
 # axis per label.
 
-# A label is a letter. The axes of an ellipsis are labelled "0", "1", ..., starting at the last.
+# A label is a letter. The axes of an ellipsis are labeled "0", "1", ..., starting at the last.
 _ELLIPSIS = "..."
 
 

@@ -150,10 +150,7 @@ def _pad_constant(ctx: NodeContext, x: Tensor, pairs: list[tuple[int, int]]) -> 
 
 
 def _pad_copied(x: Tensor, axis: int, widths: tuple[int, int], mode: str) -> Tensor:
-    """Return x with one axis padded by copies, as a gather with constant indices.
-
-    Edges wider than WIDE_EDGE are broadcast instead.
-    """
+    """Return x with one axis padded by copies: a gather, or a broadcast for wide edges."""
     index = np.arange(x.shape[axis])
     if not len(index):
         raise ModelError(f"axis {axis} of {x.shape} is empty: there is nothing to copy")
@@ -189,10 +186,7 @@ def depth_to_space(ctx: NodeContext) -> Value:
 
 
 def space_to_depth(ctx: NodeContext) -> Value:
-    """Translate SpaceToDepth: blocks of b x b pixels become channels.
-
-    The order is DCR, or CRD (opset 27).
-    """
+    """Translate SpaceToDepth: blocks of b x b pixels become channels, in DCR or CRD order."""
     x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
     n, c, h, w = x.shape
     if h % b or w % b:

@@ -196,7 +196,8 @@ def _search_line(
 ) -> Tensor:
     """Return the result of ScatterElements with run-time indices.
 
-    Each element is compared with the indices of its line along the axis, or a kernel stores it.
+    Each element is compared with the indices of its line along the axis, or a hand-written kernel
+    writes the updates.
     """
     size, count = data.shape[axis], index.shape[axis]
     rows = _rows_or_outside(index, size)
@@ -234,7 +235,7 @@ def _search_line(
 def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Monoid | None) -> Tensor:
     """Return data (R, ...) with updates (U, ...) written to rows `at` (U,) at run time.
 
-    Each row is compared with all targets, or a kernel stores it.
+    Each row is compared with all targets, or a hand-written kernel writes the updates.
     """
     size, count = data.shape[0], at.shape[0]
     targets = at.reshape((1, count, 1))
