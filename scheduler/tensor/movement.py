@@ -94,7 +94,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.EXPAND, self.dtype, (lifted.node,), tuple(shape)))
 
     def pad(self, pairs: Pairs, value: Scalar = 0) -> Self:
-        """Return the tensor padded with `value` by (before, after) per axis; negative widths crop."""
+        """Return the tensor padded with `value` by (before, after) per axis; negative ones crop."""
         cut = [(max(0, -b), s - max(0, -e)) for (b, e), s in zip(pairs, self.shape, strict=True)]
         inner = self.shrink(cut)
         widths = tuple((max(0, b), max(0, e)) for b, e in pairs)
