@@ -212,7 +212,7 @@ def _open(device: str) -> Device:
     info = _find(device)
     if info is None:
         names = ", ".join(f"{i.platform}: {i.name}" for i in list_devices()) or "none"
-        raise NoDeviceError(f"no usable OpenCL device is meant by {device!r}; there are: {names}")
+        raise NoDeviceError(f"no usable OpenCL device matches {device!r}; found: {names}")
     return choose_device(info.index)
 
 

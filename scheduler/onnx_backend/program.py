@@ -177,8 +177,8 @@ def check_types(model: OnnxModel) -> None:
             if kind != "tensor_type":
                 found = (kind or "value without a type").removesuffix("_type").replace("_", " ")
                 raise ModelError(
-                    f"{where}: expected a tensor, found: {found}; a compiled program takes and "
-                    "gives tensors only"
+                    f"{where}: expected a tensor, found: {found}; inputs and outputs of a "
+                    "compiled program must be tensors"
                 )
             try:
                 storage_dtype(value.type.tensor_type.elem_type)

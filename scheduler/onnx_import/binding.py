@@ -41,7 +41,7 @@ class Binding:
         known = open_names(model)
         for name, size in sizes.items():
             if size < 0:
-                raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size from 0")
+                raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size >= 0")
             if name not in known:
                 raise ModelError(
                     f'{model.name}: no input has a dimension "{printable(name)}"; found '
@@ -163,7 +163,7 @@ def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[
     where = f'{model.name}: input "{printable(name)}"'
     found = [value for value in model.inputs if value.name == name]
     if not found:
-        raise ModelError(f"{where} is not there; found {[v.name for v in model.inputs]}")
+        raise ModelError(f"{where} does not exist; found {[v.name for v in model.inputs]}")
     kind = found[0].type.tensor_type
     shape = [
         (size, label)

@@ -230,7 +230,7 @@ def _type_notes(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, 
     notes = found[:MOST_NOTES]
     if len(found) > MOST_NOTES:
         more = count_text(len(found) - MOST_NOTES, "more value")
-        notes.append(f"{more} of another type than declared")
+        notes.append(f"{more} with another type than declared")
     return tuple(notes)
 
 
@@ -250,7 +250,7 @@ def _contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> Iterato
             if computed != expected:
                 yield (
                     f'node "{printable(node_label(node))}" computes "{printable(name)}" as '
-                    f"{computed}, declared is {type_name(code)}; {computed} is taken, export the "
+                    f"{computed}, but declares {type_name(code)}; using {computed}, export the "
                     "model again if that is wrong"
                 )
 

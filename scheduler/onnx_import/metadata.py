@@ -176,7 +176,7 @@ def _scan(data: bytes, where: str) -> None:
         # Hashing nested tuples can take exponential time, so each tuple must be a slice's bounds.
         if made_tuple and name not in _REMEMBER and name != "REDUCE":
             raise ModelError(
-                f"{where}: {SLICES_KEY}: refused a tuple that is no slice at {position}"
+                f"{where}: {SLICES_KEY}: refused a tuple that is not a slice at {position}"
             )
         made_tuple = name in _TUPLES or (made_tuple and name in _REMEMBER)
         if name in _MEMO_OPCODES and int(argument or 0) > _MAX_MEMO_INDEX:

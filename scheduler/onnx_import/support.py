@@ -80,7 +80,7 @@ def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) ->
             data = schema.get_function_with_opset_version(version)
         function.ParseFromString(data)
     except (ValueError, RuntimeError) as error:
-        raise ModelError(f"ONNX gives it no definition here: {one_line(error)}") from error
+        raise ModelError(f"ONNX does not define it for these types: {one_line(error)}") from error
     defaults = (a.default_value for a in schema.attributes.values())
     function.attribute_proto.extend(d for d in defaults if d.name)
     return function

@@ -132,10 +132,10 @@ class Scope:
         where = f'{self.shared.model}: node "{label}" ({qualified_op(node)}, opset {self.opset})'
         missing = [printable(name) for name in node.input if name and name not in self.values]
         if missing:
-            raise ModelError(f"{where}: input {missing} is computed by no node before it")
+            raise ModelError(f"{where}: input {missing} is not computed by an earlier node")
         self.shared.nodes += 1
         if self.shared.nodes > MAX_NODES:
-            raise ModelError(f"{where}: loops and functions come to more than {MAX_NODES} nodes")
+            raise ModelError(f"{where}: loops and functions expand to more than {MAX_NODES} nodes")
         resolved = tuple(self.values[name] if name else None for name in node.input)
         try:
             # Constants can divide by 0, which is valid on the device too.
@@ -320,8 +320,8 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
     work = sum(_work(node, products) for node in order)
     if work > MAX_NODE_WORK or spent + work > MAX_MODEL_WORK:
         raise ModelError(
-            f"its inputs are known, and computing it now takes {work:.3g} operations on elements, "
-            f"after {spent:.3g} for nodes before it; at most {MAX_NODE_WORK:.3g} for a node and "
+            f"its inputs are constant, and computing it takes {work:.3g} element operations, after "
+            f"{spent:.3g} for earlier nodes; at most {MAX_NODE_WORK:.3g} for a node and "
             f"{MAX_MODEL_WORK:.3g} for a model are supported: make it an input, or save its value"
         )
     return evaluate(tensors), spent + work
@@ -337,8 +337,8 @@ def _work(node: Node, products: AbstractSet[Node]) -> int:
     size = prod(node.shape)
     if size * node.dtype.itemsize > _ON_THE_WAY * MAX_KNOWN_BYTES:
         raise ModelError(
-            f"its inputs are known, and computing it now takes an array of shape "
-            f"{list(node.shape)} on the way, more than {_ON_THE_WAY * MAX_KNOWN_BYTES} bytes: "
+            f"its inputs are constant, and computing it takes an intermediate array of shape "
+            f"{list(node.shape)}, more than {_ON_THE_WAY * MAX_KNOWN_BYTES} bytes: "
             "make it an input, or save its value"
         )
     return size

@@ -112,7 +112,7 @@ class TensorAssign(TensorTransposed):
             if isinstance(item, slice):
                 start, stop, step = item.indices(size)
                 if step < 0:
-                    raise ModelError(f"index: {item} beside an index tensor; use a positive step")
+                    raise ModelError(f"index: {item} with an index tensor; use a positive step")
                 region.append((start, max(start, stop), step))
             elif isinstance(item, int | np.integer):
                 at = range(size)[item]

@@ -345,7 +345,7 @@ def _check_range(values: NDArray[Any], kind: DType) -> None:
         return
     for value in (values.min(), values.max()):
         if not isinstance(value, int | np.integer) or not dt.holds(kind, int(value)):
-            raise ModelError(f"{value} is no {kind}; give a wider type, or an array of another one")
+            raise ModelError(f"{value} is out of range for {kind}; use a wider type or an array")
 
 
 def evaluate(

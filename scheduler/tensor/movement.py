@@ -235,7 +235,7 @@ def full_key(key: Any, ndim: int) -> list[Any]:
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
     if used > ndim:
-        raise TensorIndexError(f"index: {ndim} axes, and more indices: {used}")
+        raise TensorIndexError(f"index: {used} indices for {ndim} axes")
     fill = [slice(None)] * (ndim - used)
     at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
     return [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]

@@ -87,7 +87,7 @@ class TensorNeural(TensorPower):
         other = self.operand(other)
         if not self.shape or not other.shape:
             raise ModelError(
-                f"matmul: {self.shape} and {other.shape}: a number is no matrix; use *"
+                f"matmul: {self.shape} and {other.shape}: a scalar is not a matrix; use *"
             )
         if other.ndim == 1:
             return self.matmul(other.unsqueeze(1)).squeeze(-1)

@@ -123,9 +123,7 @@ def realize(roots: Sequence[Node], context: CompileContext | None = None) -> Non
     """
     missing = unbound(roots)
     if missing:
-        raise ModelError(
-            f"realize: {missing[0]} has no value of its own; use numpy(inputs), or compile it"
-        )
+        raise ModelError(f"realize: {missing[0]} has no value; use numpy(inputs), or compile it")
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
     names = {name: SESSION.values.digest(node) for name, node in plan.outputs.items()}

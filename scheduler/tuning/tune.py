@@ -134,12 +134,12 @@ def tune(
     found = {o.job.key: _entry(o) for o in outcomes}
     for outcome in outcomes:
         for choice in outcome.wrong:
-            logger.warning("%s: choice %s gives other results", outcome.job.name, choice)
+            logger.warning("%s: choice %s gives different results", outcome.job.name, choice)
     try:
         own = tuned_table.own_table(spec.target, device.info.name, device.info.driver)
         tuned_table.write_table(path, own.with_entries(found))
     except OSError as error:
-        logger.warning("%s: cannot keep what was measured: %s", path, error)
+        logger.warning("%s: cannot save the measurements: %s", path, error)
     lines = _lines(jobs, search.baseline, outcomes, known)
     return Tuned(table.with_entries(found), lines, time.perf_counter() - started)
 

@@ -82,7 +82,7 @@ def _all_graphs(model: onnx.ModelProto, where: str) -> Iterator[onnx.GraphProto]
     while stack:
         graph, depth = stack.pop()
         if depth > MAX_DEPTH:
-            raise ModelError(f"{where}: graphs are more than {MAX_DEPTH} deep inside of others")
+            raise ModelError(f"{where}: graphs are nested more than {MAX_DEPTH} deep")
         yield graph
         stack.extend((g, depth + 1) for node in graph.node for g in subgraphs(node))
 
@@ -171,8 +171,8 @@ class _Checker:
             for name in names:
                 if not any(name in scope for scope in scopes):
                     raise ModelError(
-                        f'{self._label(node)}: its input "{printable(name)}" is computed by no '
-                        "node, and is no input or initializer"
+                        f'{self._label(node)}: its input "{printable(name)}" is not a node output, '
+                        "graph input or initializer"
                     )
             free.update(name for name in names if name not in makers)
         for name in outputs:
@@ -187,7 +187,7 @@ class _Checker:
 
     def _define(self, makers: dict[str, int], node: onnx.NodeProto, index: int) -> None:
         if not node.op_type:
-            raise ModelError(f"{self._label(node)}: it names no operator; export the model again")
+            raise ModelError(f"{self._label(node)}: it has no operator; export the model again")
         attributes = [attribute.name for attribute in node.attribute]
         if len(set(attributes)) < len(attributes):
             names = [printable(name) for name in sorted(attributes)[:8]]
@@ -234,7 +234,7 @@ class _Checker:
         copies = [_copy(nodes[index]) for index in order]
         for node, copy in zip(nodes, copies, strict=True):
             node.CopyFrom(copy)
-        self._notes.append("nodes were not in the order in which they compute; sorted")
+        self._notes.append("nodes were not in topological order; sorted")
 
 
 def _copy(node: onnx.NodeProto) -> Message:
@@ -302,7 +302,7 @@ def _check_functions(model: onnx.ModelProto, where: str) -> None:
     total = sum(sizes[called] for called in _calls(model.graph.node, numbers))
     if max([total, *sizes]) > MAX_EXPANDED_NODES:
         raise ModelError(
-            f"{where}: its functions unfold to more than {MAX_EXPANDED_NODES} nodes; call them "
+            f"{where}: its functions expand to more than {MAX_EXPANDED_NODES} nodes; call them "
             "less often"
         )
 

@@ -66,7 +66,7 @@ _ONNX_TEXT = re.compile(rb"\s*<\s*\n?\s*ir_version")
 
 
 def unlike_onnx(data: bytes) -> str:
-    """Return a description of a file that is not an ONNX model, with advice; "" if it can be one."""
+    """Return what a file is, with advice, if it is not an ONNX model; "" if it can be one."""
     start = data[:4096]
     if not start:
         return "an empty file; was the download interrupted?"
@@ -170,7 +170,7 @@ def load_model(path: str | Path) -> OnnxModel:
         model.ParseFromString(data)
     except DecodeError as error:
         raise ModelError(
-            f"{where}: expected an ONNX model, found {len(data)} bytes that are no valid protobuf; "
+            f"{where}: expected an ONNX model, found {len(data)} bytes of invalid protobuf; "
             "is the file complete?"
         ) from error
     external = ExternalData(path.parent, printable(path.name))
@@ -198,7 +198,7 @@ def _read(path: Path, where: str) -> bytes:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{where}: expected an ONNX model, found no plain file")
+                raise ModelError(f"{where}: expected an ONNX model, found no regular file")
             if status.st_size > MAX_FILE_BYTES:
                 raise ModelError(
                     f"{where}: {status.st_size} bytes, protobuf allows {MAX_FILE_BYTES}; save the "

@@ -116,7 +116,7 @@ def tensor_array(tensor: TensorProto, label: str) -> Array:
 def check_tensor(tensor: TensorProto, label: str) -> None:
     """Raise ModelError if the amount of data in a tensor does not fit its shape and type."""
     if tensor.HasField("segment"):
-        raise ModelError(f"{label} is in segments, which are not supported; export it whole")
+        raise ModelError(f"{label} is in segments, which are not supported; export it in one piece")
     name, count = _type_name(tensor), prod(tensor.dims)
     if name == "STRING":
         check_shape(tensor.dims, 1, label)
@@ -164,7 +164,7 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
     bounds = np.array(shape if coordinates else (prod(shape),), np.int64)
     if indices.dtype != np.int64 or (indices.size and not _within(indices, bounds)):
         raise ModelError(
-            f"{label} is damaged: an index lies outside of shape {list(shape)} or is no int64"
+            f"{label} is damaged: an index is outside shape {list(shape)} or not int64"
         )
     dense = np.zeros(shape, values.dtype)
     where = tuple(indices.T) if coordinates else np.unravel_index(indices, shape)
@@ -285,7 +285,8 @@ def _map(path: Path, label: str) -> memoryview:
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{label}: external data {printable(path.name)} is no plain file")
+                name = printable(path.name)
+                raise ModelError(f"{label}: external data {name} is not a regular file")
             if status.st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
@@ -315,11 +316,11 @@ def _resolve(location: str, directory: Path, label: str) -> Path:
     if not inside:
         raise ModelError(
             f"{label}: external data location {shown} leads out of the model's directory; "
-            "put the file beside the model"
+            "put the file next to the model"
         )
     if not there:
         raise ModelError(
-            f"{label}: external data file {shown} is missing; copy it beside the model"
+            f"{label}: external data file {shown} is missing; copy it next to the model"
         )
     return path
 

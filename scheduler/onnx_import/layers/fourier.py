@@ -32,7 +32,7 @@ def dft(ctx: NodeContext) -> Value:
     axis = normal_axis(axis, x.ndim)
     if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ModelError(
-            f"expected a last axis of 1 or 2 beside axis {axis}, found {list(x.shape)}"
+            f"expected a last axis of 1 or 2 other than axis {axis}, found {list(x.shape)}"
         )
     inverse, half = bool(ctx.integer("inverse", 0)), bool(ctx.integer("onesided", 0))
     given = x.shape[axis]

@@ -54,7 +54,9 @@ def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
     """Return the positions of windowed elements in the image, (1, 1, out..., kernel...)."""
     count = math.prod(spatial)
     if count >= _INT32_END - 1:
-        raise ModelError(f"Indices of an image of {count} elements; expected fewer than 2**31 - 1")
+        raise ModelError(
+            f"indices into {count} elements of an image; at most 2**31 - 2 are supported"
+        )
     ramp = Tensor.arange(count).reshape((1, 1, *spatial))
     return _windows(ramp.pad(((0, 0), (0, 0), *window.padding), _INT32_END - 1), window)
 

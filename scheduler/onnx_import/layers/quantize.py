@@ -103,7 +103,7 @@ def check_scale(ctx: NodeContext, at: int, *, divides: bool = False) -> None:
 
 def _wrong(what: str, at: int, expected: str, found: str) -> ModelError:
     return ModelError(
-        f"{what} (input {at}): expected {expected}, found {found}; quantise the model again"
+        f"{what} (input {at}): expected {expected}, found {found}; quantize the model again"
     )
 
 
@@ -256,7 +256,7 @@ def _along(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
         return values.reshape(())
     if values.size != count:
         raise ModelError(
-            f"expected a scale and zero point for all or for each of {count} along axis {axis},"
+            f"expected one scale and zero point, or one for each of {count} along axis {axis},"
             f" found {values.size}"
         )
     return values.reshape(tuple(-1 if i == axis else 1 for i in range(ndim)))

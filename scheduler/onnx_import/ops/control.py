@@ -48,8 +48,8 @@ def if_(ctx: NodeContext) -> list[AnyValue]:
         yes, no = (ctx.run_graph(b, (), "branch") for b in branches)
     except ModelError as error:  # often a branch that the given inputs never take
         raise DynamicInputError(
-            f"a branch cannot be translated ({error}); if it is never taken, fix what its "
-            "condition comes from while compiling",
+            f"a branch cannot be translated ({error}); if it is never taken, fix the inputs "
+            "of its condition at compile time",
             ctx.node.input[0],
             run_time_inputs(test),
         ) from error
@@ -69,12 +69,12 @@ def loop(ctx: NodeContext) -> list[AnyValue]:
     while (count is None or iteration < count) and not _is_false(alive):
         if iteration >= MAX_ITERATIONS:
             raise ModelError(
-                f"more than {MAX_ITERATIONS} iterations; expected a loop that can be written out"
+                f"more than {MAX_ITERATIONS} iterations; expected a loop that can be unrolled"
             )
         if isinstance(alive, Tensor) and (count is None or scanned):
             raise DynamicInputError(
                 "its condition depends on run-time data, so the number of iterations does: "
-                "expected a known trip count, and no stacked outputs beside such a condition",
+                "expected a known trip count, and no stacked outputs with such a condition",
                 "condition",
                 run_time_inputs(alive),
             )
