@@ -133,9 +133,9 @@ class _AllProblems:
             is_own = problem.startswith(f'{self._model.name}: node "')
             reason = problem.partition("): ")[2] if is_own else ""
             self._found.problems.append(Problem(node_label(node), op, reason or problem))
-        self._stand_in(node, values)
+        self._add_placeholders(node, values)
 
-    def _stand_in(self, node: onnx.NodeProto, values: Values) -> None:
+    def _add_placeholders(self, node: onnx.NodeProto, values: Values) -> None:
         if self._inferred is None:
             known = {value.name: values.get(value.name) for value in self._model.inputs}
             shapes = {n: v.shape for n, v in known.items() if isinstance(v, Tensor)}

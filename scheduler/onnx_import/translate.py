@@ -214,9 +214,9 @@ class Scope:
         """Translate the body of a function, in which only its arguments are visible."""
         given = zip(body.inputs, arguments, strict=False)
         values: Values = {name: value for name, value in given if value is not None}
-        inner = self._deeper(values, f"{label}/", body.opset)
+        inner = self._inner_scope(values, f"{label}/", body.opset)
         left_out = set(body.inputs) - set(values)
-        inner.translate([_without(node, left_out) for node in body.nodes])
+        inner.translate([_without_inputs(node, left_out) for node in body.nodes])
         return [inner.output(name) if name else ValueList(()) for name in body.outputs]
 
     def _run_graph(
@@ -230,11 +230,11 @@ class Scope:
         values.update(zip((i.name for i in graph.input), arguments, strict=True))
         outer = self.values
         maps = outer.maps if isinstance(outer, ChainMap) else [outer]
-        inner = self._deeper(ChainMap(values, *maps), path, self.opset)
+        inner = self._inner_scope(ChainMap(values, *maps), path, self.opset)
         inner.translate(graph.node)
         return [inner.output(o.name) for o in graph.output]
 
-    def _deeper(self, values: Values, path: str, opset: int) -> Scope:
+    def _inner_scope(self, values: Values, path: str, opset: int) -> Scope:
         if self.depth >= MAX_DEPTH:
             raise ModelError(f"functions and graphs are nested deeper than {MAX_DEPTH}")
         return Scope(self.shared, values, opset, self.depth + 1, path)
@@ -279,7 +279,7 @@ def _element_type(value: Tensor | Array) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
-def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
+def _without_inputs(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
     """Return a node of a function without the inputs that the call leaves out."""
     if names.isdisjoint(node.input):
         return node
@@ -298,9 +298,9 @@ def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
 MAX_NODE_WORK = 2**33
 MAX_MODEL_WORK = 2**36
 # The largest size of an intermediate value, as a multiple of MAX_KNOWN_BYTES.
-_ON_THE_WAY = 2
+_INTERMEDIATE_FACTOR = 2
 # Products that a matrix product computes in the time of one other operation.
-_PRODUCTS_AT_ONCE = 4
+_PRODUCTS_PER_OPERATION = 4
 _VIEWS = MOVEMENT - {Op.PAD, Op.CAT}
 _FREE = frozenset({Op.BUFFER, Op.CONST, Op.CONTIGUOUS, Op.CUSTOM})
 
@@ -333,12 +333,12 @@ def _work(node: Node, products: AbstractSet[Node]) -> int:
         return 0
     if node.op is Op.REDUCE:
         source = node.src[0]
-        return prod(source.shape) // (_PRODUCTS_AT_ONCE if source in products else 1)
+        return prod(source.shape) // (_PRODUCTS_PER_OPERATION if source in products else 1)
     size = prod(node.shape)
-    if size * node.dtype.itemsize > _ON_THE_WAY * MAX_KNOWN_BYTES:
+    if size * node.dtype.itemsize > _INTERMEDIATE_FACTOR * MAX_KNOWN_BYTES:
         raise ModelError(
             f"its inputs are constant, and computing it takes an intermediate array of shape "
-            f"{list(node.shape)}, more than {_ON_THE_WAY * MAX_KNOWN_BYTES} bytes: "
+            f"{list(node.shape)}, more than {_INTERMEDIATE_FACTOR * MAX_KNOWN_BYTES} bytes: "
             "make it an input, or save its value"
         )
     return size

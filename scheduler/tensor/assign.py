@@ -52,7 +52,7 @@ class TensorAssign(TensorTransposed):
             raise ModelError(f"assign: {self!r} cannot take {given!r}")
         inner = self._storage()
         if inner is None:
-            self._become(given.node)
+            self._replace_graph(given.node)
             return self
         region, node = _through_views(self.node, inner, given)
         target = inner.src[0] if inner.op is Op.ASSIGN else inner
@@ -63,7 +63,7 @@ class TensorAssign(TensorTransposed):
         if is_state:
             _supersede(inner)
             return self.of(new)
-        self._move(inner, new)
+        self._replace_version(inner, new)
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -125,16 +125,16 @@ class TensorAssign(TensorTransposed):
         """Give this tensor and its owner a value with `sources` written into a region."""
         inner = self._storage()
         if inner is self.node:
-            self._move(inner, _next_version(inner, region, sources))
+            self._replace_version(inner, _next_version(inner, region, sources))
             return
         whole = sources[0]
         if region is not None:
             whole = merged(self.node, region, whole, sources[1:])
         if inner is None:
-            self._become(whole)
+            self._replace_graph(whole)
             return
         part, node = _through_views(self.node, inner, TensorTransposed.of(whole))
-        self._move(inner, _next_version(inner, part, (node,)))
+        self._replace_version(inner, _next_version(inner, part, (node,)))
 
     def _storage(self) -> Node | None:
         """Return the buffer to write, or its newest ASSIGN; None if this tensor owns no buffer."""
@@ -149,11 +149,11 @@ class TensorAssign(TensorTransposed):
         SESSION.handles.hold(buffer, root)
         return inner
 
-    def _become(self, node: Node) -> None:
+    def _replace_graph(self, node: Node) -> None:
         """Replace this tensor's graph; it is then no view of another tensor."""
         self.node, self._owner = node, None
 
-    def _move(self, inner: Node, new: Node) -> None:
+    def _replace_version(self, inner: Node, new: Node) -> None:
         """Replace the version of a buffer in the graphs of this tensor and its owner."""
         if new is inner:  # the value is the same
             return
@@ -216,7 +216,7 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
     target = inner.src[0] if inner.op is Op.ASSIGN else inner
     new = make(Op.ASSIGN, target.dtype, (target, *sources), region)
     if target.arg.is_realized:
-        SESSION.handles.wrote(target.arg, new)
+        SESSION.handles.record_version(target.arg, new)
     return new
 
 

@@ -98,7 +98,7 @@ class Handles:
         """Add a tensor, until it is freed."""
         self._live[id(handle)] = handle
 
-    def wrote(self, buffer: Buffer, version: Node) -> None:
+    def record_version(self, buffer: Buffer, version: Node) -> None:
         """Record a new version, an ASSIGN, of a buffer."""
         with self._versions:
             self.newest[buffer] = version
@@ -242,7 +242,7 @@ class _Translation:
         self.plan = plan
         self.pending: list[Node] = []
         self._new: dict[Node, Node] = {}
-        self._stand_ins: dict[Buffer, Node] = {}
+        self._replacements: dict[Buffer, Node] = {}
         self._named = {n.arg.name for n in order if n.op is Op.BUFFER and n.arg.data is None}
         self._assigned = {n.src[0] for n in order if n.op is Op.ASSIGN and n.src[0].arg.is_realized}
 
@@ -266,13 +266,13 @@ class _Translation:
                 stack.extend(missing[::-1])
                 continue
             stack.pop()
-            self._new[node] = self._translate(node) if known is None else self._stand_in(known)
+            self._new[node] = self._translate(node) if known is None else self._replacement(known)
         return self._new[root]
 
     def _translate(self, node: Node) -> Node:
         if node.op is Op.BUFFER:
             kind = "state" if node in self._assigned else "input"
-            return self._stand_in(node.arg, kind) if node.arg.is_realized else node
+            return self._replacement(node.arg, kind) if node.arg.is_realized else node
         src = tuple(self._new[s] for s in _needed(node))
         if is_pending(node):
             self.pending.append(node)
@@ -281,14 +281,14 @@ class _Translation:
             raise ModelError(f"{node.src[0].arg}: two values are assigned in one run")
         return node if src == node.src else remake(node, src)
 
-    def _stand_in(self, buffer: Buffer, kind: str = "input") -> Node:
+    def _replacement(self, buffer: Buffer, kind: str = "input") -> Node:
         """Return the input or state that replaces a realized buffer."""
-        if buffer not in self._stand_ins:
+        if buffer not in self._replacements:
             name = self._name_of(buffer)
             self.plan.buffers[name] = buffer
-            stand_in = Buffer(kind, name, buffer.shape, buffer.dtype)
-            self._stand_ins[buffer] = make(Op.BUFFER, buffer.dtype, (), stand_in)
-        return self._stand_ins[buffer]
+            replacement = Buffer(kind, name, buffer.shape, buffer.dtype)
+            self._replacements[buffer] = make(Op.BUFFER, buffer.dtype, (), replacement)
+        return self._replacements[buffer]
 
     def _name_of(self, buffer: Buffer) -> str:
         taken = self._named | set(self.plan.buffers)

@@ -207,7 +207,7 @@ class TensorShape(TensorCore):
                 result, axis = _index_axis(result, item, axis)
         if len(picked) < 2:
             return result.gather(picked[0][1], picked[0][0]) if picked else result
-        return _pick(result, picked)
+        return _gather_several(result, picked)
 
     def index_tensor(self, item: Any) -> Self | None:
         """Return an index as a tensor of ints, or None for an int, a slice or None.
@@ -271,7 +271,7 @@ def _check_rows(rows: NDArray[Any], axis: int, shape: Shape) -> None:
             raise TensorIndexError(f"index: {end} is outside axis {axis} of {shape}")
 
 
-def _pick(x: T, picked: Sequence[tuple[int, T]]) -> T:
+def _gather_several(x: T, picked: Sequence[tuple[int, T]]) -> T:
     """Return x indexed by several index tensors, with one gather over their merged axes."""
     axes = [axis for axis, _ in picked]
     rest = [i for i in range(x.ndim) if i not in axes]

@@ -112,7 +112,7 @@ class Tensor(TensorValues):
 
         Raises ModelError if there is no tensor, or the types differ.
         """
-        tensors, axis = _several(self, others, axis)
+        tensors, axis = _cat_arguments(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
             raise ModelError(f"cat: expected tensors of one type, found {list(tensors)}")
         axis = axis_of(axis, tensors[0].ndim)
@@ -123,7 +123,7 @@ class Tensor(TensorValues):
 
     def stack(self: Any, *others: Any, axis: int = 0) -> Tensor:
         """Stack tensors along a new axis: `Tensor.stack([a, b], axis)`, or `a.stack(b, axis=0)`."""
-        tensors, axis = _several(self, others, axis)
+        tensors, axis = _cat_arguments(self, others, axis)
         if not tensors:
             raise ModelError("stack: expected tensors, found none")
         axis = axis_of(axis, tensors[0].ndim + 1)
@@ -292,7 +292,7 @@ class Tensor(TensorValues):
         return self.operand(other) >> self
 
 
-def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
+def _cat_arguments(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
     """Return the tensors and the axis of a `cat` or `stack` call, in either form."""
     if not isinstance(first, Tensor):
         return list(first), others[0] if others else axis

@@ -76,14 +76,14 @@ class Launches:
         trial = LaunchTrial(self._device, self._queue)
         for variant in group:
             late = self._clock() >= deadline
-            if (late or not self._added(trial, variant)) and variant is group[0]:
+            if (late or not self._try_add(trial, variant)) and variant is group[0]:
                 trial.release()
                 return None
             if late:
                 break
         return trial
 
-    def _added(self, trial: LaunchTrial, variant: Variant) -> bool:
+    def _try_add(self, trial: LaunchTrial, variant: Variant) -> bool:
         """Add a variant to a trial; return whether it builds and runs."""
         try:
             code = variant.job.render(variant.choice)
@@ -156,19 +156,21 @@ class LaunchTrial(Turns):
         argument, image = parameter.argument, parameter.image
         if isinstance(argument, PackedWeight):
             data = np.asarray(argument.data, order="C")
-            self._weights.append(self._made(data, argument.source.dtype.name, image))
+            self._weights.append(self._allocated(data, argument.source.dtype.name, image))
             return self._weights[-1]
         key = (job, argument)
         if key not in self._places:
             count = prod(argument.shape) if image is None else image.width * image.height * TEXEL
             drawn = not is_weight(argument)
             held: Array = values_of(argument.dtype, count) if drawn else argument.arg.data
-            self._places[key] = self._made(
+            self._places[key] = self._allocated(
                 held, argument.dtype.name, image, written=parameter.written
             )
         return self._places[key]
 
-    def _made(self, data: Array, dtype: str, image: Image | None, written: bool = False) -> Memory:
+    def _allocated(
+        self, data: Array, dtype: str, image: Image | None, written: bool = False
+    ) -> Memory:
         raw = np.asarray(data, order="C").reshape(-1).view(np.uint8)
         if image is None:
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -183,7 +185,7 @@ class LaunchTrial(Turns):
         # Overwrite earlier results, which would hide that a variant writes nothing.
         for parameter, place in zip(written, places, strict=True):
             if isinstance(place, cl.Image):
-                assert parameter.image is not None  # see `_made`
+                assert parameter.image is not None  # see `_allocated`
                 texels = ImageSpec(parameter.image.width, parameter.image.height)
                 poison_image(self._queue, place, texels)
             else:
@@ -198,7 +200,7 @@ class LaunchTrial(Turns):
             value = np.empty(prod(node.shape), node.dtype.np)
             cl.enqueue_copy(self._queue, value, place)
             return value
-        assert image is not None  # see `_made`
+        assert image is not None  # see `_allocated`
         value = np.empty((image.height, image.width, TEXEL), node.dtype.np)
         region = (image.width, image.height, 1)
         cl.enqueue_copy(self._queue, value, place, origin=(0, 0, 0), region=region)

@@ -199,7 +199,7 @@ def _lines(
 # --- The search: measures variants and keeps the fastest correct one --------------------------
 
 MARGIN: Final = 0.025  # a choice must be faster by this share, in the minimum and the median
-HOPELESS: Final = 1.12  # after the first rounds, choices slower by this factor are dropped
+DROP_FACTOR: Final = 1.12  # after the first rounds, choices slower by this factor are dropped
 FIRST_ROUNDS: Final = 3  # rounds for all choices
 ROUNDS: Final = 8  # rounds for the choices that remain
 CONFIRM_ROUNDS: Final = 24  # rounds to confirm the best choice
@@ -208,7 +208,7 @@ MIN_SHARE: Final = 0.002  # kernels with a smaller share of the total time are n
 BATCH: Final = 4  # kernels searched together, so that workers build in parallel
 GROUP: Final = 8  # kernels in one program for the first measurement of all
 MAX_STEPS: Final = 3  # steps of a search: tiles, loops around the best tile, and those again
-PROMISING: Final = 0.98  # the search goes on if a step reduces the time to this share
+CONTINUE_FACTOR: Final = 0.98  # the search goes on if a step reduces the time to this share
 
 
 class Measured(Protocol):
@@ -351,7 +351,7 @@ class Search:
         state.wrong += [c for c, right in zip(choices, trial.correct, strict=True) if not right]
         which = [i for i, right in enumerate(trial.correct) if right]
         first = dict(zip(which, trial.run(which, FIRST_ROUNDS), strict=True))
-        limit = min(t.minimum for t in first.values()) * HOPELESS
+        limit = min(t.minimum for t in first.values()) * DROP_FACTOR
         kept = [i for i in which if first[i].minimum <= limit or choices[i].is_heuristic]
         times = dict(zip(kept, trial.run(kept, ROUNDS), strict=True))
         best = min(kept, key=lambda i: times[i].minimum)
@@ -361,7 +361,7 @@ class Search:
         state.best, state.best_ms = choices[best], times[best].minimum
         state.heuristic_ms = times[choices.index(HEURISTIC)].minimum
         state.steps += 1
-        again = state.steps == 1 or state.best_ms < PROMISING * before
+        again = state.steps == 1 or state.best_ms < CONTINUE_FACTOR * before
         state.active = again and not self._at_peak(state)
 
     def _at_peak(self, state: _State) -> bool:

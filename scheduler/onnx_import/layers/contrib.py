@@ -233,7 +233,7 @@ def packed_attention(ctx: NodeContext) -> Value:
     Inputs: x, weights, bias, mask, past, and an addend to the scores. All after the weights are
     optional. The mask is (N, T), (N, S, T), or (N,) with the numbers of keys.
     """
-    _refuse_extras(ctx, past=4)
+    _check_extras(ctx, past=4)
     x, weight = ctx.tensor(0), ctx.tensor(1)
     joined = x.matmul(weight)
     if ctx.has(2):
@@ -242,7 +242,7 @@ def packed_attention(ctx: NodeContext) -> Value:
     return _attend(ctx, *_heads(ctx, joined, sizes), mask=3, addend=5)
 
 
-def _refuse_extras(ctx: NodeContext, past: int) -> None:
+def _check_extras(ctx: NodeContext, past: int) -> None:
     """Raise ModelError for features of Attention and QAttention that are not supported."""
     if ctx.has(past) or ctx.outputs > 1:
         raise ModelError("a cache (past, present) is not supported")
@@ -252,7 +252,7 @@ def _refuse_extras(ctx: NodeContext, past: int) -> None:
 
 def quantized_attention(ctx: NodeContext) -> Value:
     """Translate QAttention; inputs: x, weights, bias, both scales, mask, both zero points."""
-    _refuse_extras(ctx, past=8)
+    _check_extras(ctx, past=8)
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
     heads = _heads(ctx, joined, [joined.shape[2] // 3] * 3)

@@ -47,7 +47,7 @@ def max_pool(ctx: NodeContext) -> Value | list[Value]:
     # Positions in padding are larger than all others, so the minimum ignores them.
     found = windows.eq(largest).where(at, _INT32_END - 1).min(axes)
     columns = bool(ctx.integer("storage_order", 0))
-    return [largest.squeeze(axes), _in_tensor(found, x.shape, columns=columns)]
+    return [largest.squeeze(axes), _tensor_positions(found, x.shape, columns=columns)]
 
 
 def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
@@ -61,7 +61,7 @@ def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
     return _windows(ramp.pad(((0, 0), (0, 0), *window.padding), _INT32_END - 1), window)
 
 
-def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
+def _tensor_positions(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
     """Return positions in the tensor (int64, row- or column-major) for positions in each image."""
     spatial = shape[2:]
     if columns:
@@ -241,7 +241,7 @@ def max_unpool(ctx: NodeContext) -> Value:
             value, at = (read_along(v, 2 + i, windows) for v in (value, at))
         result = at.eq(place).where(value, 0 if result is None else result)
     assert result is not None
-    return _grown(ctx, result)
+    return _padded_to_output_shape(ctx, result)
 
 
 def _covering(
@@ -252,7 +252,7 @@ def _covering(
     return [np.clip(last - i, 0, count - 1).astype(np.int32) for i in range(-(-kernel // stride))]
 
 
-def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
+def _padded_to_output_shape(ctx: NodeContext, x: Tensor) -> Tensor:
     """Return x padded with zeros at the end of each axis to output_shape, if it is given."""
     if not ctx.has(2):
         return x
@@ -279,11 +279,11 @@ def col2im(ctx: NodeContext) -> Value:
         raise ModelError(f"expected {counts} windows, found {x.shape[2]}")
     x = x.reshape((x.shape[0], x.shape[1] // math.prod(block), *block, *counts))
     for i in range(rank):
-        x = _overlapped(x, 2, 2 + rank - i, (image[i], strides[i], dilations[i], pads[i][0]))
+        x = _summed_blocks(x, 2, 2 + rank - i, (image[i], strides[i], dilations[i], pads[i][0]))
     return x
 
 
-def _overlapped(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
+def _summed_blocks(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
     """Return x with a block axis `tap` and a window axis summed to one axis of the image.
 
     `geometry` is (image size, stride, dilation, padding before). For one tap, at most one window

@@ -23,7 +23,7 @@ from scheduler.onnx_import.ops.elementwise import cast_to
 from scheduler.tensor.tensor import Tensor
 
 # ONNX element types that quantized numbers cannot have.
-_NO_QUANTISED: Final = {
+_NOT_QUANTIZED: Final = {
     *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE),
     *(TensorProto.INT32, TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64),
     TensorProto.BOOL,
@@ -73,7 +73,7 @@ def scheme_at(
         ModelError: a type is wrong, or a constant scale is not finite or 0.
     """
     check_scale(ctx, scale, divides=divides)
-    if divides and ctx.has(zero_point) and ctx.element_type(zero_point) in _NO_QUANTISED:
+    if divides and ctx.has(zero_point) and ctx.element_type(zero_point) in _NOT_QUANTIZED:
         found = type_name(ctx.element_type(zero_point))
         raise _wrong("zero point", zero_point, "integers of 16 bits or less", found)
     return Scheme(ctx.tensor(scale), zero_point_at(ctx, zero_point, of))
@@ -195,7 +195,7 @@ def conv_integer(ctx: NodeContext) -> Value:
         x = x - of_x.cast(dt.int32).reshape(())
     if of_weight is not None:
         zero = of_weight.cast(dt.int32)
-        weight = weight - _along(zero, 0, weight.ndim, weight.shape[0])
+        weight = weight - _on_axis(zero, 0, weight.ndim, weight.shape[0])
     return conv_of(ctx, x, weight, None)
 
 
@@ -213,32 +213,32 @@ def qlinear_matmul(ctx: NodeContext) -> Value:
 def qlinear_conv(ctx: NodeContext) -> Tensor:
     """Translate QLinearConv: the quantized convolution of quantized values."""
     x, weight = ctx.tensor(0), ctx.tensor(3)
-    inputs, weights = _one(scheme_at(ctx, 1, 2, of=0)), scheme_at(ctx, 4, 5, of=3)
+    inputs, weights = _as_scalar(scheme_at(ctx, 1, 2, of=0)), scheme_at(ctx, 4, 5, of=3)
     scale, count = weights.scale, weight.shape[0]
-    weights = Scheme(scale, _along(ctx.tensor(5), 0, weight.ndim, count))
+    weights = Scheme(scale, _on_axis(ctx.tensor(5), 0, weight.ndim, count))
     bias = ctx.tensor(8) if ctx.has(8) else None
     total = conv_of(ctx, inputs.centred(x), weights.centred(weight), bias).cast(dt.float32)
-    real = total * (_along(scale, 1, x.ndim, count) * inputs.scale)
-    out = _one(scheme_at(ctx, 6, 7, divides=True))
+    real = total * (_on_axis(scale, 1, x.ndim, count) * inputs.scale)
+    out = _as_scalar(scheme_at(ctx, 6, 7, divides=True))
     return out.quantize(real, ctx.element_type(7))
 
 
 def _scheme(ctx: NodeContext, shape: tuple[int, ...], given: Scheme) -> Scheme:
     """Return a scheme that broadcasts with `shape`, following attributes axis and block_size."""
     axis, block = ctx.integer("axis", 1), ctx.integer("block_size", 0)
-    scale = _spread(given.scale, shape, axis, block)
+    scale = _to_shape(given.scale, shape, axis, block)
     wide = scale if scale.dtype is dt.float64 else scale.cast(dt.float32)
     zero = given.zero_point
-    return Scheme(wide, None if zero is None else _spread(zero, shape, axis, block))
+    return Scheme(wide, None if zero is None else _to_shape(zero, shape, axis, block))
 
 
-def _spread(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Tensor:
+def _to_shape(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Tensor:
     """Return scales or zero points reshaped, and repeated by block, to broadcast with `shape`."""
     if values.size == 1:
         return values.reshape(())
     axis = normal_axis(axis, len(shape))
     if values.ndim == 1 and (len(shape) > 1 or not block or values.size == shape[axis]):
-        return _along(values, axis, len(shape), shape[axis])
+        return _on_axis(values, axis, len(shape), shape[axis])
     if not block:
         raise ModelError(f"scales of shape {values.shape} need block_size")
     repeated = values.unsqueeze(axis + 1).expand(
@@ -250,7 +250,7 @@ def _spread(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Te
     return whole[(*(slice(None),) * axis, slice(0, shape[axis]))]
 
 
-def _along(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
+def _on_axis(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
     """Return values, one per index of an axis, reshaped to broadcast; a single one has no axes."""
     if values.size == 1:
         return values.reshape(())
@@ -262,7 +262,7 @@ def _along(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
     return values.reshape(tuple(-1 if i == axis else 1 for i in range(ndim)))
 
 
-def _one(scheme: Scheme) -> Scheme:
+def _as_scalar(scheme: Scheme) -> Scheme:
     """Return a scheme with one scale and zero point, reshaped to scalars."""
     zero = scheme.zero_point
     return Scheme(scheme.scale.reshape(()), None if zero is None else zero.reshape(()))

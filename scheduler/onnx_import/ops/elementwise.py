@@ -242,15 +242,15 @@ def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
     """
     rest, size = a.abs(), b.abs()
     steps = _SPLIT[a.dtype][2]
-    rest = _less(rest, size * steps)
-    rest = _less(rest, size)
+    rest = _subtract_multiple(rest, size * steps)
+    rest = _subtract_multiple(rest, size)
     if truncated:
         return (a < 0).where(-rest, rest)
     rest = (rest.ne(0) & (a < 0).ne(b < 0)).where(size - rest, rest)
     return (b < 0).where(-rest, rest)
 
 
-def _less(x: Tensor, size: Tensor) -> Tensor:
+def _subtract_multiple(x: Tensor, size: Tensor) -> Tensor:
     """Return x - trunc(x / size) size for x >= 0 and a small quotient.
 
     The result is accurate to the last place of size. The rounded quotient is correct or one too

@@ -180,7 +180,7 @@ def topk(ctx: NodeContext) -> list[Value]:
     back = [order.index(i) for i in range(x.ndim)]
     return [
         found.reshape((*lead, k)).permute(back)
-        for found in (_at(rows, places), places.cast(dt.int64))
+        for found in (_take(rows, places), places.cast(dt.int64))
     ]
 
 
@@ -211,7 +211,7 @@ def _counted_or_sorted(keys: Tensor, k: int, most: int) -> Tensor:
     rows, size = keys.shape
     if k == 1:
         return keys.argmax(1, keepdim=True)
-    cost, block = _plan(rows, size, k)
+    cost, block = _counting_plan(rows, size, k)
     first = _ranked
     if cost > most:
         if size < _LONG_ROW or rows >= _PARTS or 8 * _PARTS * k > size:
@@ -224,8 +224,8 @@ def _counted_or_sorted(keys: Tensor, k: int, most: int) -> Tensor:
     inner = first(padded.reshape((rows * count, block)), k).reshape((rows, count, k))
     places = (inner + ramp(count, 1, 3) * block).reshape((rows, count * k)).contiguous()
     # Padding is the smallest key and comes last, so it is never among the first k.
-    candidates = _at(padded, places)
-    return _at(places, _counted_or_sorted(candidates, k, most))
+    candidates = _take(padded, places)
+    return _take(places, _counted_or_sorted(candidates, k, most))
 
 
 def _ranked(keys: Tensor, k: int) -> Tensor:
@@ -238,7 +238,7 @@ def _ranked(keys: Tensor, k: int) -> Tensor:
     return here.where(ramp(size, 2, 3), 0).sum(2).contiguous()
 
 
-def _at(x: Tensor, places: Tensor) -> Tensor:
+def _take(x: Tensor, places: Tensor) -> Tensor:
     """Return elements of (rows, n) at places (rows, k) within each row."""
     rows, size = x.shape
     if rows == 1:
@@ -247,7 +247,7 @@ def _at(x: Tensor, places: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _plan(rows: int, size: int, k: int) -> tuple[int, int]:
+def _counting_plan(rows: int, size: int, k: int) -> tuple[int, int]:
     """Return the cost of counting in adds, and the block size (0: a single block)."""
     best = rows * size * (size * _COMPARE + k * _PICK) + 3 * _LAUNCH, 0
     block = 2 ** int(np.ceil(np.log2(2 * k)))
@@ -255,6 +255,6 @@ def _plan(rows: int, size: int, k: int) -> tuple[int, int]:
         count = -(-size // block)
         own = rows * count * block * (block * _COMPARE + k * _PICK) + 3 * _LAUNCH
         if own < best[0]:
-            best = min(best, (own + _plan(rows, count * k, k)[0], block))
+            best = min(best, (own + _counting_plan(rows, count * k, k)[0], block))
         block *= 2
     return best
