@@ -1,4 +1,7 @@
-"""Compiles an ONNX model for given input shapes, and checks the arrays of a run."""
+"""Compiles an ONNX model for given input shapes, and checks the arrays of a run.
+
+If a node needs the value of an input at compile time, the model is compiled for the given value.
+"""
 
 from __future__ import annotations
 

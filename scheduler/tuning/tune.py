@@ -2,11 +2,12 @@
 
     graphs, device, seconds     ->     a tuned table in the cache directory, and a report
 
-    all kernels with the heuristic's loops      ->  the time of each, heaviest first
-    for a batch of kernels: register tiles      ->  the best tile of each
-                     loops around that tile     ->  the best loops; repeated if they were better
-                     the best and the heuristic ->  the best wins, if it is faster by a margin in
-                     in new rounds                  both minimum and median
+    all kernels with the heuristic's loops     ->  the time of each, heaviest first
+    for each batch of kernels:
+        register tiles                         ->  the best tile of each
+        loops around that tile                 ->  the best loops; repeated if they were better
+        the best and the heuristic, new rounds ->  the best, if both its minimum and its median are
+                                                   faster by a margin
 
 The tuned table maps a kernel to its measured loops. Kernels that are in this device's table are not
 searched again; remove its file to search them. `Prepare` abstracts how variants are built and

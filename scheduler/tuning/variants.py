@@ -57,8 +57,7 @@ class Job:
     name: str  # the ONNX nodes that it computes
     nest: Nest  # the nest with the heuristic's loops
     times: int  # launches per run of an entry; the largest number among entries
-    # Whether the result is stored in the memory of an input, so that no element may be computed
-    # twice.
+    # Whether the result replaces an input in memory, so that no element must be computed twice.
     exact: bool
     flops: int  # arithmetic operations of one launch
     bytes_moved: int  # bytes read and written by one launch, counting each element once

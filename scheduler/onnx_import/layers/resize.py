@@ -155,7 +155,7 @@ def resize(ctx: NodeContext) -> Value:
     """Translate Resize (opset 10 on)."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
-        # Opset 10 leaves rounding open. This is the rule of its tests and of runtimes.
+        # Opset 10 does not define the rounding. ONNX's tests and runtimes use this rule.
         coordinates, rounding = "asymmetric", "by_scale"
     else:
         coordinates = ctx.text("coordinate_transformation_mode", "half_pixel")

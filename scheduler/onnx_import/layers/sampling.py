@@ -265,7 +265,7 @@ def _places(start: Tensor, length: Tensor, per_bin: Tensor, counts: tuple[int, i
 
 
 def _edge_taps(at: Tensor, size: int) -> AxisTaps:
-    """Return two taps per coordinate; the edge extends to -1 and `size`, beyond is weight 0."""
+    """Return two taps per coordinate; edges extend to -1 and `size`, weights beyond are 0."""
     inside = (at >= -1.0) & (at <= float(size))
     at = at.clip(0.0, float(size - 1))
     low = at.floor()
@@ -356,7 +356,7 @@ def _corners(boxes: Array, *, centred: bool) -> Array:
 
 
 def _kept(corners: Array, scores: Array, limits: _Limits) -> list[int]:
-    """Return the kept boxes of one class, best first; each overlaps no better one too much."""
+    """Return the kept boxes of one class, best first; worse overlapping ones are dropped."""
     candidates = np.flatnonzero(scores > limits.score)
     candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
     kept: list[int] = []
