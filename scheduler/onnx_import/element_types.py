@@ -269,10 +269,7 @@ def graph_dtype(code: int) -> DType:
 
 
 def storage_dtype(code: int) -> DType:
-    """Return the type in which a program's inputs and outputs store an ONNX element type.
-
-    Raises ModelError if the type is not supported.
-    """
+    """Return the type that inputs and outputs use for an ONNX element type, or raise ModelError."""
     kind = CARRIED.get(code)
     return graph_dtype(code) if kind is None else kind.storage
 

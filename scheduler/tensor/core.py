@@ -158,10 +158,7 @@ class TensorCore:
         return next((name for name in found if name), AUTO)
 
     def to(self, device: str) -> Self:
-        """Return this tensor moved to a device.
-
-        Raises ModelError if it is on another device and not a realized buffer.
-        """
+        """Return this tensor moved to a device, or raise ModelError if it is not realized."""
         if _device_name(device) == _device_name(self.device):
             return self
         if self.node.op is not Op.BUFFER or not self.node.arg.is_realized:
@@ -273,8 +270,7 @@ class TensorCore:
 def axis_of(axis: Any, ndim: int) -> int:
     """Return an axis counted from the front; negative ones count from the end.
 
-    Raises TensorIndexError if there is no such axis. Raises TensorTypeError if it is not an
-    integer.
+    Raises TensorIndexError if there is no such axis, and TensorTypeError if it is not an integer.
     """
     try:
         position = index(axis)

@@ -47,7 +47,7 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
 def alternatives(serial: Tensor, simt: Tensor) -> Tensor:
     """Return a value with two equivalent graphs; the target device decides which is compiled.
 
-    `serial` is for devices that run one work-item per core (CPUs), `simt` for devices that run
+    `serial` is for devices with one work-item per core (CPUs), `simt` for devices that run
     neighboring work-items in lock step (GPUs).
     """
     return Tensor.of(forms.alternatives(serial.node, simt.node))

@@ -122,9 +122,7 @@ class TensorShape(TensorCore):
         return self.view_as(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
 
     def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Self:
-        """Return an axis replaced by axes (position, offset).
-
-        The element is that at index position*stride + offset*dilation of the axis.
+        """Replace an axis by (position, offset), for index position*stride + offset*dilation.
 
         Shape (..., L, ...) becomes (..., count, size, ...) with
         count = (L - (size-1)*dilation - 1) // stride + 1.

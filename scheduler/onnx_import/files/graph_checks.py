@@ -152,14 +152,8 @@ class _Checker:
     ) -> set[str]:
         """Check one graph and sort its nodes in place.
 
-        Args:
-            nodes: the graph's nodes.
-            given: names of inputs and initializers.
-            outputs: names of outputs, which must be defined.
-            outer: names defined by the enclosing graphs, outermost first.
-
-        Returns:
-            The names that the graph reads from the enclosing graphs.
+        `given` are names of inputs and initializers, `outputs` names of outputs, and `outer` the
+        names defined by the enclosing graphs. Returns the names read from enclosing graphs.
         """
         makers = {name: -1 for name in given if name}
         for index, node in enumerate(nodes):

@@ -97,10 +97,7 @@ TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a model converted to TARGET_OPSET, and a note about it; raise ModelError on failure.
-
-    `name` is the model's name in messages.
-    """
+    """Return model `name` converted to TARGET_OPSET, and a note about it, or raise ModelError."""
     listed = {value.name for value in model.graph.input}
     unlisted = [t for t in model.graph.initializer if t.name not in listed]
     # The converter finds initializers only if they are also inputs, as in old files.

@@ -41,8 +41,7 @@ def conv_of(ctx: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 def causal_conv(ctx: NodeContext) -> list[Value]:
     """Translate CausalConvWithState: x (N, C, n), weight (C, 1, k), state (N, C, k-1).
 
-    Each output depends on its own element and the k-1 before it. The second result is the new
-    state.
+    Each output depends on its element and the k-1 before it. The second result is the new state.
     """
     x, weight = ctx.tensor(0), ctx.tensor(1)
     if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (x.shape[1], 1):
@@ -293,11 +292,8 @@ def _pads(
 def _ceil_extra(padded: int, reach: int, stride: int, data_end: int) -> int:
     """Return how far the last window of ceil_mode extends beyond the padded input.
 
-    Args:
-        padded: size of the axis with padding.
-        reach: elements from the first to the last of a window.
-        stride: step between windows.
-        data_end: size of the axis with the padding before it only.
+    `padded` is the padded size, `reach` the extent of a window, and `data_end` the size with the
+    padding before the data only.
     """
     count = -(-(padded - reach) // stride) + 1
     # A window that starts in the padding after the data is left out.

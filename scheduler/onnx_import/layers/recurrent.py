@@ -185,10 +185,7 @@ class Layer:
         return [value.as_type(dtype) for value in (y, *last)][: max(1, self.ctx.outputs)]
 
     def _valid(self) -> list[Tensor | None]:
-        """Return, per step, which sequences include it, bool (D, N, 1), or None if all do.
-
-        The list is empty if the node has no sequence lengths.
-        """
+        """Return, per step, which sequences include it, bool (D, N, 1), or None for all of them."""
         if not self.ctx.has(4):
             return []
         steps = self.inputs.shape[1]
