@@ -1,8 +1,11 @@
-"""Seeded, architecture-faithful ONNX models, as published driving models cannot be shipped.
+"""Builds and writes example ONNX models with random weights, as replacements for published ones.
 
-Needs the `compile` extra (onnx). Called by `modeld make-model` and by tests. A further variant is a
-builder function here and a row in BUILDERS; a further revision of the driving models needs nothing
-here but the shape of heads that no other one has (`outputs.py`).
+Published driving models cannot be redistributed. These have the same architecture, interface and
+cost, and their weights depend on a seed only. `modeld make-model` and tests use them. Building
+needs the `compile` extra (onnx).
+
+To add a network, write a builder function in this package and add it to BUILDERS. A new revision
+of the driving models needs code only for heads with a new shape (`outputs.py`).
 """
 
 import difflib
@@ -56,10 +59,14 @@ BUILDERS: dict[str, Callable[[int], tuple[onnx.ModelProto, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExampleModel:
-    """A built model with its size.
+    """A serialized model with its size.
 
-    Its file is `<name>.onnx`; equal seeds give equal `data`. `parameters` are elements of all
-    weights, `flops` 2 x multiply-adds of convolutions and matrix products per run.
+    Attributes:
+        name: stem of the file name, `<name>.onnx`.
+        data: the bytes of the file; equal seeds give equal bytes.
+        parameters: number of weight elements.
+        flops: floating-point operations per run: twice the multiply-adds of convolutions and
+            matrix products.
     """
 
     name: str
@@ -69,12 +76,12 @@ class ExampleModel:
 
 
 def build_example(name: str, seed: int = 0) -> ExampleModel:
-    """Build and serialize an example model."""
+    """Build and serialize the example model `name`, a key of BUILDERS."""
     return _example(name, *BUILDERS[name](seed))
 
 
 def build_revision(revision: Revision, seed: int = 0) -> tuple[ExampleModel, ...]:
-    """Build and serialize small models of a revision, in the order in which they run."""
+    """Build and serialize the small models of a revision, in execution order."""
     return tuple(
         _example(part.role, *build_part(revision.name, part, row.pad, seed))
         for part, row in zip(example_parts(revision), revision.models, strict=True)
@@ -89,13 +96,13 @@ def build_driver_monitoring(revision: MonitoringRevision, seed: int = 0) -> Exam
 def write_models(
     directory: Path, names: tuple[str, ...], seed: int = 0
 ) -> list[tuple[Path, ExampleModel]]:
-    """Write example models as `<directory>/<name>.onnx`; each file appears whole or not at all.
+    """Write example models as `<directory>/<name>.onnx` and return their paths and models.
 
-    The directory is made with its parents. The result has the path and the model of each file, in
-    the order of `names`.
+    Each file is written atomically. Missing directories are created. The result is in the order of
+    `names`.
 
     Raises:
-        UsageError: the directory cannot be made or written to.
+        UsageError: the directory cannot be created or written to.
     """
     return [_write(directory, build_example(name, seed)) for name in names]
 
@@ -103,14 +110,13 @@ def write_models(
 def write_interface(
     directory: Path, interface: str, seed: int = 0
 ) -> list[tuple[Path, ExampleModel]]:
-    """Write small models of a revision as `<directory>/<role>.onnx`, each whole or not at all.
+    """Write the small models of a revision and return their paths and models, in execution order.
 
-    That of driver monitoring is `<directory>/dmonitoring.onnx`. The directory is made with its
-    parents. The result has the path and the model of each file, in the order in which they run in a
-    frame.
+    The files are `<directory>/<role>.onnx`, or `<directory>/dmonitoring.onnx` for a revision of
+    driver monitoring. Each is written atomically. Missing directories are created.
 
     Raises:
-        UsageError: an unknown interface, or a directory that cannot be made or written to.
+        UsageError: the interface is unknown, or the directory cannot be created or written to.
     """
     revisions, monitoring = load_revisions(), load_monitoring()
     known = [*revisions, *monitoring]
