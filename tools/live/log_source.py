@@ -1,7 +1,7 @@
-"""Feeds a page from one log or two: rows as they are read, and moments.
+"""Supplies viewers with rows and moments of one log, or of two logs to compare.
 
-Two logs are put together by frame id, wherever they were made: the page does it for plots, this for
-the answers of one moment.
+Two logs are matched by frame id, wherever they were recorded. The page does it for plots; this
+module does it for the answers of one moment.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tools.live.messages import CameraTable, Json, Moment, Shown, hello, pack
 from tools.live.newest import describe_health
 from tools.live.viewers import SeriesAsked, Viewer
 
-# A picture that takes longer than this follows after the numbers.
+# Longest wait for a picture, in seconds. A slower one is sent after the numbers.
 PATIENCE_S: Final = 0.15
-# Rows in one message: some 400 KB.
+# Most rows in one message: some 400 KB.
 ROWS_AT_ONCE: Final = 4000
-# How often a log that is still being read is looked at.
+# Interval of checking a log that is still being read, in seconds.
 LOOK_S: Final = 0.2
-# Samples of fields are asked for in pieces of so many seconds of a log.
+# Length of the chunks in which the page requests samples of fields, in seconds of a log.
 CHUNK_S: Final = 10.0
-# The model's histories hold 5 s, 100 frames at 20 Hz; what it says before that means little.
+# The model's histories hold 5 s, 100 frames at 20 Hz. Earlier outputs mean little.
 WARM_UP_ROWS: Final = 100
 
 
 class LogSource:
-    """One log or two, and possibly the drive that the first was made of.
+    """One log or two, and optionally the drive that the first was made from.
 
-    `title`: what is shown. `indexes`: the logs; the second one is compared with the first. `table`:
-    intrinsics. `make_pictures`: returns the pictures of one more viewer. `about`: what the page is
-    told of the log beside its rows.
+    `title`: title of the page. `indexes`: the logs; the second one is compared with the first.
+    `table`: camera intrinsics. `make_pictures`: returns the pictures for a new viewer. `about`:
+    further information on the log for the page.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogSource:
         self._make_pictures, self._about = make_pictures, about
 
     def services(self) -> Iterable[str]:
-        """Return the services whose fields may be looked at: those heard so far."""
+        """Return the services found so far; their fields can be selected."""
         return {name for index in self._indexes for name in index.services()}
 
     def hello(self) -> bytes:
@@ -57,17 +57,17 @@ class LogSource:
         return pack(hello("log", self._title, {**more, **self._about}))
 
     def open(self, viewer: Viewer) -> _Place:  # noqa: ARG002 - as `Source`
-        """Take a viewer in; it says where it wants to be."""
+        """Return the state of a new viewer; the viewer then requests rows."""
         return _Place(self._make_pictures, len(self._indexes))
 
     def close(self, viewer: Viewer, own: _Place) -> None:  # noqa: ARG002 - as `Source`
-        """Let a viewer go."""
+        """Release the state of a viewer."""
         own.close()
 
     async def next(self, viewer: Viewer, own: _Place) -> bytes:
-        """Return what the viewer has not got: replies, a moment, rows, samples, in this order.
+        """Return the viewer's next message: a reply, the moment, rows, or samples, in this order.
 
-        The moment is the one that was asked for last; a slow picture follows after the numbers.
+        The moment is the one requested last; a slow picture is sent after the numbers.
         """
         while True:
             viewer.changed.clear()
@@ -102,14 +102,14 @@ class LogSource:
                 missing = Shown(wanted[1], why_not="decoding ...")
                 return pack(self._moment(wanted[0], missing, is_decoding=True)[0])
             task, own.task = own.task, None
-            # If not, another one was asked for meanwhile.
+            # Otherwise a different moment was requested meanwhile, and the result is discarded.
             if own.asks == viewer.asks or own.wanted == wanted:
                 own.asks = viewer.asks
                 return pack(*task.result())
 
     def _next_rows(self, own: _Place) -> Json | None:
         for number, index in enumerate(self._indexes):
-            # In this order: what is whole has no more rows than are counted after it.
+            # Read `is_whole` before the length, so that a whole log's length is final.
             is_whole, first = index.is_whole, own.rows[number]
             last = min(len(index), first + ROWS_AT_ONCE)
             is_last = is_whole and last == len(index)
@@ -134,7 +134,7 @@ class LogSource:
         is_whole = True
         if 0 <= asked.log < len(self._indexes):
             index = self._indexes[asked.log]
-            # Before it is read: what is missing now may be there later.
+            # Checked before reading, since samples that are missing now can arrive later.
             is_whole = index.is_whole or 1e-9 * index.time.span_ns > to_s + LOOK_S
             for text, pairs in index.samples(asked.fields, from_s, to_s).items():
                 found[text] = [[at for at, _ in pairs], [value for _, value in pairs]]
@@ -162,21 +162,21 @@ class LogSource:
 
 
 class _Place:
-    """Of one viewer of a log: its pictures, and what is being made for it."""
+    """The state of one viewer of a log: its pictures, and the message in preparation."""
 
     def __init__(self, make: Callable[[], Pictures], logs: int) -> None:
         self._make = make
         self._pictures: Pictures | None = None
         self.task: asyncio.Task[tuple[Json, bytes]] | None = None  # makes a message and its picture
-        self.asks = 0  # of the viewer, when the task began
+        self.asks = 0  # value of the viewer's `asks` when the task started
         self.wanted = (-1, "")  # row and camera of the task
-        # Row and camera whose numbers the viewer has got while the task decodes.
+        # Row and camera whose numbers were sent while the task is decoding.
         self.told: tuple[int, str] | None = None
-        self.rows = [0] * logs  # that it has got, of each log
-        self.is_complete = [False] * logs  # it has been told that there are no more, of each log
+        self.rows = [0] * logs  # number of rows sent, per log
+        self.is_complete = [False] * logs  # whether the end of the rows was sent, per log
 
     def pictures(self) -> Pictures:
-        """Return the viewer's pictures; opened in the thread that decodes."""
+        """Return the viewer's pictures, which are opened in the decoding thread."""
         if self._pictures is None:
             self._pictures = self._make()
         return self._pictures
@@ -190,7 +190,7 @@ class _Place:
 async def _first(
     changed: asyncio.Event, task: asyncio.Task[Any] | None, timeout_s: float | None
 ) -> None:
-    """Wait for the event, for the end of the task if there is one, or for a time."""
+    """Wait for the event, for the end of the task if there is one, or for the timeout."""
     waiting = asyncio.ensure_future(changed.wait())
     try:
         both = {waiting, *((task,) if task else ())}
