@@ -1,4 +1,4 @@
-"""The options of ``modeld regress``, and which of them go together."""
+"""Declares the options of ``modeld regress``, and checks which of them can be combined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.report.history import add_history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options to the parser of the command."""
     parser.add_argument("--model", type=Path, help="driving artifact")
     parser.add_argument(
         "--monitoring",
@@ -157,7 +157,7 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# In this order; texts of options are checked in between.
+# Rules for `refuse`, in this order. `check_arguments` checks the texts of options in between.
 _SIDES = (
     ("!model", "expected one, found none; it is required unless --bisect is given"),
     ("!reference|against", "expected one or --against, found neither; name one of them"),
@@ -204,10 +204,10 @@ _RUNNING = (
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse options that do not go together.
+    """Refuse options that cannot be combined.
 
     Raises:
-        UsageError: they contradict each other, or one is missing.
+        UsageError: options contradict each other, or a required one is missing.
     """
     given = vars(args) | {"why": (args.reason or "").strip() or None}
     refuse(given, _SIDES)

@@ -1,9 +1,9 @@
-"""Explains why a drive changed: inputs first, then states, then kernels in their order.
+"""Explains why a drive changed: checks inputs first, then states, then kernels in launch order.
 
-The drive is played again with the reference artifact beside the one that is judged; both get the
-inputs of this run. The first frame after which they are apart is run again launch by launch from
-equal states, and the first kernel whose result differs is named with its ONNX nodes. The numpy
-interpreter, given the models, says which of the two is right, or stands in for the reference.
+The drive is played again with the judged artifact and the reference artifact on the same inputs.
+The first frame whose results differ is repeated launch by launch from equal states, to find the
+first kernel whose result differs, with its ONNX nodes. Given the ONNX models, the numpy interpreter
+decides which of the two is right, or replaces a missing reference artifact.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from tools.regress.run_facts import kernel_texts
 Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 
 SHOWN_NODES: Final = 6
-# Stands for a frame after the end of every drive; and any difference exceeds this.
+# A frame id beyond the end of every drive, and a limit that any difference exceeds.
 NO_FRAME: Final = 1 << 62
 ANY_BIT: Final = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one drive changed."""
+    """The explanation of one drive's change."""
 
     drive: str
-    # Where the first difference is: an input, which frames were taken, a kernel, or after the
-    # program; ``unknown`` where it was not found.
+    # Location of the first difference: an input, the set of frames, a kernel, or after the program;
+    # ``unknown`` if it was not found.
     cause: Cause
-    lines: tuple[str, ...]  # for people
-    frame: int = -1  # id of the first frame concerned, -1 if unknown
+    lines: tuple[str, ...]  # the explanation for the user
+    frame: int = -1  # id of the first affected frame, -1 if unknown
     kernel: str = ""  # name of the first kernel that differs; "" if none does
-    nodes: tuple[str, ...] = ()  # ONNX nodes that it covers
-    largest: float = 0.0  # largest difference of its result
+    nodes: tuple[str, ...] = ()  # ONNX nodes of this kernel
+    largest: float = 0.0  # largest difference in its result
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the explanation as plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What is held against the artifact."""
+    """The artifacts and models for an explanation."""
 
-    model: Path  # the artifact that is judged
-    device: str | None = None  # it runs on
-    baseline: Path | None = None  # the artifact that made the reference; None: there is none
-    # Models that the artifact was made from; None: they are not at hand.
+    model: Path  # the judged artifact
+    device: str | None = None  # OpenCL device to run on; None: the best
+    baseline: Path | None = None  # the artifact that made the reference; None if not given
+    # ONNX models from which the artifact was compiled; None if not given.
     onnx: tuple[Path, ...] | None = None
 
 
@@ -78,15 +78,16 @@ class Found:
     """The first kernel whose result differs."""
 
     value: Value  # its result
-    other: Value  # what it was compared with
-    apart: Difference  # how far they are
-    skipped: tuple[Value, ...]  # launches before it without a counterpart
+    other: Value  # the result it was compared with
+    apart: Difference  # the difference between them
+    skipped: tuple[Value, ...]  # results of earlier launches that had no counterpart
 
 
 def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Explanation:
-    """Say why a drive changed.
+    """Explain why a drive changed.
 
-    `options`: how the drive is opened. `held`: artifacts and models.
+    `verdict`: the verdict on the drive. `options`: options for opening it. `held`: artifacts and
+    models.
 
     Raises:
         ToolError: the drive, an artifact or a model cannot be used.
@@ -118,7 +119,7 @@ def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Expl
             return _beside_interpreter(verdict, options, held, ours, (cause, lines, first))
         with load_model(held.baseline, held.device) as theirs:
             lines += _other_baseline(verdict, theirs)
-            # Where only bits differ, no frame is known: the first bit is looked for.
+            # If no frame is known because only bits differ, stop at the first differing bit.
             stop = (first, ROUNDING) if first >= 0 else (NO_FRAME, ANY_BIT)
             case = play_until(verdict.text, options, ours, theirs.program, stop)
             if case is None:
@@ -236,7 +237,7 @@ def _first_difference(
     models: tuple[LoadedModel, LoadedModel],
     entry: str,
 ) -> Found | None:
-    """Return the first result that differs by more than roundings or in weights, else any first."""
+    """Return the first result with a real difference or changed weights, else any first one."""
     pairs = align(ours, theirs)
     skipped: list[Value] = []
     rounded: Found | None = None
@@ -316,7 +317,7 @@ def _reason(
 def _changed_weights(
     models: tuple[LoadedModel, LoadedModel], entry: str, launches: tuple[int, int]
 ) -> list[str]:
-    """Return which weights of two launches of one text differ, one clause each."""
+    """Return one clause for each weight that differs between two launches of the same kernel."""
     import numpy as np
 
     sides = []
@@ -343,7 +344,7 @@ def _content(model: LoadedModel, spec: BufferSpec) -> bytes:
 
 
 def _arbiter(onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found) -> str:
-    """Return which of two results the numpy interpreter agrees with."""
+    """Return which of the two results agrees with the numpy interpreter, as a sentence."""
     try:
         expected = interpret(onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
     except ToolError as error:
