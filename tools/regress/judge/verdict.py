@@ -214,7 +214,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
 def _sides(
     text: str, result: JobResult, before: Sequence[bytes], now: Sequence[bytes], how: Comparing
 ) -> tuple[Sides, list[str]]:
-    """Return both behaviors with the truth, and notes; an unusable truth is only noted."""
+    """Return both behaviours with the truth, and notes; an unusable truth is only noted."""
     truth: Behaviour | None = None
     notes = []
     try:

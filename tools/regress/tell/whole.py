@@ -180,7 +180,7 @@ def judge_whole(
 ) -> WholeVerdict:
     """Judge all drives together.
 
-    `drives`: drive name -> behavior of both sides. `costs`: costs of both sides. `gates`: all gates
+    `drives`: drive name -> behaviour of both sides. `costs`: costs of both sides. `gates`: all gates
     of the user; those that start with `ALL` are judged here. `time_ratio`: see `WholeVerdict`.
     """
     rows = pooled([*drives.values()])
