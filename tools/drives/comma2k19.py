@@ -34,7 +34,7 @@ from tools.drives.comma2k19_files import (
     read_samples,
     telemetry_files,
 )
-from tools.drives.drive import DriveInfo, FilmedDrive, Moment
+from tools.drives.drive import DriveInfo, Moment, SingleVideoDrive
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
 from tools.lib.named_file import tree
@@ -188,7 +188,7 @@ def rotation_vectors(rotations: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Comma2k19Drive(FilmedDrive):
+class Comma2k19Drive(SingleVideoDrive):
     """A segment as a drive: one moment per frame, stamped with the phone's boot time."""
 
     segment: Comma2k19Telemetry
@@ -220,7 +220,7 @@ class Comma2k19Drive(FilmedDrive):
 
         with Video(self.segment.path / VIDEO) as video:
             self._open.append(video)
-            yield from self._filmed(shown(video), first)
+            yield from self._moments_of(shown(video), first)
         problem = (
             f"{self.segment.path / VIDEO}: expected {count_text(times_s.size, 'frame')}, as "
             f"many as global_pose/frame_times holds, found {decoded}; the video is damaged or "

@@ -144,7 +144,7 @@ class FirstPart:
 
 
 @dataclass(frozen=True, slots=True)
-class FilmedDrive:
+class SingleVideoDrive:
     """A base for drives from a single video; their messages are generated for its frames."""
 
     info: DriveInfo  # the drive's properties; ``moments`` is None if the header does not show it
@@ -161,7 +161,7 @@ class FilmedDrive:
         while self._open:
             self._open.pop().close()
 
-    def _filmed(
+    def _moments_of(
         self, shown: Iterable[tuple[FrameTimes, CarSample, VideoFrame]], first: int
     ) -> Iterator[Moment]:
         """Yield the moments from number `first` on.

@@ -223,13 +223,13 @@ class MomentPlan:
     """The moments of a drive: one per frame of the main camera, and some between such frames."""
 
     # (n,) int64, logMonoTime of the last message of each moment, in non-decreasing order.
-    cuts_ns: NDArray[np.int64]
+    ends_ns: NDArray[np.int64]
     frames: Mapping[str, Rows]  # stream -> (n,) of ``FRAME``; the main camera last
     # Stream -> (n,) bool, whether there is a picture for the moment.
     present: Mapping[str, NDArray[np.bool_]]
 
     def __len__(self) -> int:
-        return len(self.cuts_ns)
+        return len(self.ends_ns)
 
     @property
     def rate_hz(self) -> float:
@@ -257,21 +257,21 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     count = len(pace)
     frames: dict[str, Rows] = {}
     present: dict[str, NDArray[np.bool_]] = {}
-    cuts = pace["time_ns"].copy()
+    ends = pace["time_ns"].copy()
     partner = np.full(count, NO_FRAME, np.int64)
     if main == "road" and "wideRoad" in cameras:
         wide = cameras["wideRoad"]
         partner = _pair(pace["sof_ns"], wide["sof_ns"])
-        _wait_for_states(cuts, _chosen(wide, partner)[0], partner)
-    cuts, rows = np.maximum.accumulate(cuts), np.arange(count)
+        _extend_to_wide_states(ends, _chosen(wide, partner)[0], partner)
+    ends, rows = np.maximum.accumulate(ends), np.arange(count)
     if "driver" in cameras and main != "driver":
         driver = cameras["driver"]
-        places = _passed_over(cuts, driver)
+        places = _superseded(ends, driver)
         own = driver["time_ns"][list(places)]
-        cuts = np.insert(cuts, list(places.values()), own)
+        ends = np.insert(ends, list(places.values()), own)
         rows = np.insert(rows, list(places.values()), NO_FRAME)
         partner = np.insert(partner, list(places.values()), NO_FRAME)
-        frames["driver"], present["driver"] = _chosen(driver, _newest(cuts, driver["time_ns"]))
+        frames["driver"], present["driver"] = _chosen(driver, _newest(ends, driver["time_ns"]))
     if "wideRoad" in cameras and main != "wideRoad":
         frames["wideRoad"], present["wideRoad"] = _chosen(cameras["wideRoad"], partner)
     frames[main], present[main] = _chosen(pace, rows)
@@ -279,7 +279,7 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     span = slice(int(shown[0]), int(shown[-1]) + 1) if shown.size else slice(0, 0)
     order = [name for name in ("driver", "wideRoad", "road") if name in frames]
     return MomentPlan(
-        cuts[span],
+        ends[span],
         {name: frames[name][span] for name in order},
         {name: present[name][span] for name in order},
     )
@@ -307,19 +307,19 @@ def _pair(starts_ns: NDArray[np.int64], others_ns: NDArray[np.int64]) -> NDArray
     return partners
 
 
-def _passed_over(cuts_ns: NDArray[np.int64], frames: Rows) -> dict[int, int]:
+def _superseded(ends_ns: NDArray[np.int64], frames: Rows) -> dict[int, int]:
     """Return the pictures that are not the newest of their moment: row -> moment."""
-    moments = np.searchsorted(cuts_ns, frames["time_ns"])
-    newest = set(_newest(cuts_ns, frames["time_ns"]).tolist())
+    moments = np.searchsorted(ends_ns, frames["time_ns"])
+    newest = set(_newest(ends_ns, frames["time_ns"]).tolist())
     shown = np.flatnonzero(frames["picture"] != NO_PICTURE).tolist()
     return {row: int(moments[row]) for row in shown if row not in newest}
 
 
-def _newest(cuts_ns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _newest(ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each moment the last frame announced in it, or ``NO_FRAME``."""
-    newest = np.full(len(cuts_ns), NO_FRAME, np.int64)
-    moments = np.searchsorted(cuts_ns, times_ns)
-    inside = moments < len(cuts_ns)
+    newest = np.full(len(ends_ns), NO_FRAME, np.int64)
+    moments = np.searchsorted(ends_ns, times_ns)
+    inside = moments < len(ends_ns)
     # The rows ascend, so that a later frame replaces an earlier one of the same moment.
     newest[moments[inside]] = np.flatnonzero(inside)
     return newest
@@ -333,9 +333,11 @@ def _chosen(frames: Rows, rows: NDArray[np.int64]) -> tuple[Rows, NDArray[np.boo
     return chosen, chosen["picture"] != NO_PICTURE
 
 
-def _wait_for_states(cuts_ns: NDArray[np.int64], wide: Rows, partner: NDArray[np.int64]) -> None:
+def _extend_to_wide_states(
+    ends_ns: NDArray[np.int64], wide: Rows, partner: NDArray[np.int64]
+) -> None:
     """Extend moments to the wide camera's state if it precedes the next frame."""
-    following = np.append(cuts_ns[1:], np.iinfo(np.int64).max)
+    following = np.append(ends_ns[1:], np.iinfo(np.int64).max)
     waits = (partner != NO_FRAME) & wide["has_state"]
-    waits &= (wide["time_ns"] > cuts_ns) & (wide["time_ns"] < following)
-    cuts_ns[waits] = wide["time_ns"][waits]
+    waits &= (wide["time_ns"] > ends_ns) & (wide["time_ns"] < following)
+    ends_ns[waits] = wide["time_ns"][waits]

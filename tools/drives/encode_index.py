@@ -108,7 +108,7 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
     """
     notes: list[str] = []
     _check_numbers(indices, files)
-    indices = _with_thinned(states, indices, files, notes)
+    indices = _with_interpolated(states, indices, files, notes)
     positions = {file.number: position for position, file in enumerate(files)}
     indices = _first_of_each(indices)
     indices = indices[np.isin(indices["number"], list(positions))]
@@ -139,7 +139,7 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
     return Placed(ordered, tuple(trusted), tuple(notes))
 
 
-def _with_thinned(
+def _with_interpolated(
     states: Rows, indices: Rows, files: Sequence[VideoFile], notes: list[str]
 ) -> Rows:
     """Return the events, with generated ones for files without events and with thinned states."""
@@ -203,12 +203,12 @@ def _at(
 def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
     """Reject a file if its log describes other segments only: its directory was renamed."""
     for position, file in enumerate(files):
-        spoken_of = set(indices["number"][indices["segment"] == position].tolist())
-        if file.index is not None and spoken_of and file.number not in indices["number"]:
+        logged = set(indices["number"][indices["segment"] == position].tolist())
+        if file.index is not None and logged and file.number not in indices["number"]:
             raise DriveError(
                 f"{file.index.path}: expected the video of segment {file.number}, by the name of "
                 "its directory, found EncodeIdx events of segment "
-                f"{', '.join(map(str, sorted(spoken_of)[:4]))} in its log; give the directory "
+                f"{', '.join(map(str, sorted(logged)[:4]))} in its log; give the directory "
                 "its own number again"
             )
 

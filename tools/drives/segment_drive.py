@@ -129,16 +129,16 @@ class SegmentDrive:
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on; see `tools.drives.drive.Drive`."""
         plan = self._plan
-        begin_ns = int(plan.cuts_ns[first - 1]) if 0 < first <= len(plan) else None
+        begin_ns = int(plan.ends_ns[first - 1]) if 0 < first <= len(plan) else None
         messages = self._messages_after(begin_ns)
         pending = next(messages, None)
         for index in range(first, len(plan)):
-            cut_ns = int(plan.cuts_ns[index])
-            heard: list[Message] = []
-            while pending is not None and pending.mono_time_ns <= cut_ns:
-                heard.append(pending)
+            end_ns = int(plan.ends_ns[index])
+            collected: list[Message] = []
+            while pending is not None and pending.mono_time_ns <= end_ns:
+                collected.append(pending)
                 pending = next(messages, None)
-            yield Moment(index, tuple(heard), self._frames(index))
+            yield Moment(index, tuple(collected), self._frames(index))
         if pending is not None and first <= len(plan):
             yield Moment(len(plan), (pending, *messages), {})
 
@@ -308,7 +308,7 @@ class SegmentDrive:
             formats=dict(self._formats),
             cameras=self._cameras,
             mounting=survey.mounting,
-            moments=len(plan) + (max(survey.last_times_ns) > int(plan.cuts_ns[-1])),
+            moments=len(plan) + (max(survey.last_times_ns) > int(plan.ends_ns[-1])),
             rate_hz=plan.rate_hz,
             car_params=survey.car_params,
             facts={name: value for name, value in facts.items() if value},
@@ -341,10 +341,10 @@ def _numbers(segments: Sequence[SegmentFiles], survey: LogSurvey) -> list[int]:
     """Return the segmentNum of each segment: from its name, or the most frequent in its log."""
     numbers: list[int] = []
     for position, segment in enumerate(segments):
-        spoken_of: Counter[int] = Counter()
+        logged: Counter[int] = Counter()
         for rows in survey.indices.values():
-            spoken_of.update(rows["number"][rows["segment"] == position].tolist())
-        likely = spoken_of.most_common(1)
+            logged.update(rows["number"][rows["segment"] == position].tolist())
+        likely = logged.most_common(1)
         numbers.append(
             segment.number if segment.number is not None else likely[0][0] if likely else position
         )

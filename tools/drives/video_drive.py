@@ -23,7 +23,7 @@ from cereal.frames import Frame, nv12_format
 from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
-from tools.drives.drive import DriveInfo, FilmedDrive, Moment
+from tools.drives.drive import DriveInfo, Moment, SingleVideoDrive
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
 from tools.lib.named_file import NOUNS, what_is_at
@@ -42,7 +42,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class VideoDrive(FilmedDrive):
+class VideoDrive(SingleVideoDrive):
     """A video file as a drive."""
 
     _path: Path
@@ -71,7 +71,7 @@ class VideoDrive(FilmedDrive):
 
         with Video(self._path) as video:
             self._open.append(video)
-            yield from self._filmed(shown(video), first)
+            yield from self._moments_of(shown(video), first)
             self._ends.append(video.damage)
             if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)

@@ -209,7 +209,7 @@ def _block(g: GraphBuilder, x: Value, heads: int, window: int, shift: int) -> Va
         y = _roll(g, _roll(g, y, -shift, 1), -shift, 2)
     y = g.transpose(g.reshape(y, 1, rows, window, columns, window, channels), 0, 1, 3, 2, 4, 5)
     y = g.reshape(y, rows * columns, window**2, channels)
-    mask = _mask(height, width, window, shift) if shift else None
+    mask = _shift_mask(height, width, window, shift) if shift else None
     with g.scope("attn"):
         table = 0.5 * g.rng("relative_position_bias").standard_normal(
             (heads, (2 * window - 1) ** 2)
@@ -249,7 +249,7 @@ def _relative(window: int) -> NDArray[np.int64]:
     return found
 
 
-def _mask(height: int, width: int, window: int, shift: int) -> NDArray[np.float32]:
+def _shift_mask(height: int, width: int, window: int, shift: int) -> NDArray[np.float32]:
     """Return the mask of a shifted block: -100 for token pairs that were apart before the shift.
 
     The shape is (1, windows, 1, window^2, window^2); other pairs have 0.
@@ -259,6 +259,6 @@ def _mask(height: int, width: int, window: int, shift: int) -> NDArray[np.float3
         region[-last:] += 3
         region[:, -last:] += 1
     tiles = region.reshape(height // window, window, width // window, window)
-    lots = tiles.transpose(0, 2, 1, 3).reshape(-1, window**2)
-    apart = lots[:, :, None] != lots[:, None]
+    windows = tiles.transpose(0, 2, 1, 3).reshape(-1, window**2)
+    apart = windows[:, :, None] != windows[:, None]
     return np.where(apart, np.float32(-100), np.float32(0))[None, :, None]

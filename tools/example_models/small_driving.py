@@ -180,11 +180,11 @@ def _as_float(g: GraphBuilder, x: Value, kind: str) -> Value:
 def _trunk(g: GraphBuilder, seen: Mapping[str, Value]) -> Value:
     """Return the (1, TRUNK) features that all heads read, with about unit variance."""
     views = [v for v in seen.values() if v.shape == VIEW_SHAPE]
-    parts = [_see(g, views)] if views else []
+    parts = [_view_features(g, views)] if views else []
     for name, value in seen.items():
         if value.shape != VIEW_SHAPE:
             with g.scope(name):
-                parts.append(_read(g, name, value))
+                parts.append(_input_features(g, name, value))
     total = parts[0]
     for part in parts[1:]:
         total = g.elementwise("Add", total, part)
@@ -193,7 +193,7 @@ def _trunk(g: GraphBuilder, seen: Mapping[str, Value]) -> Value:
         return g.node("LayerNormalization", (total, scale, bias), total.shape, axis=-1)
 
 
-def _see(g: GraphBuilder, views: list[Value]) -> Value:
+def _view_features(g: GraphBuilder, views: list[Value]) -> Value:
     """Return the (1, TRUNK) features of the views, whose values are 0..255."""
     scaled = []
     for view in views:
@@ -207,7 +207,7 @@ def _see(g: GraphBuilder, views: list[Value]) -> Value:
         return g.random_gemm(g.flatten(x), TRUNK, gain=1.5)
 
 
-def _read(g: GraphBuilder, name: str, x: Value) -> Value:
+def _input_features(g: GraphBuilder, name: str, x: Value) -> Value:
     """Return the (1, TRUNK) features of a vector (1, N) or a history (1, rows, ..., N).
 
     Histories begin with the oldest row.

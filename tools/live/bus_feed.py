@@ -22,7 +22,7 @@ from cereal.errors import CerealError, MessageError
 from cereal.frames import Frame
 from cereal.schema import read_event
 from cereal.transport.base import Transport
-from tools.live.fields import FieldEar, FieldPath, Sample
+from tools.live.fields import FieldPath, FieldSubscriptions, Sample
 from tools.live.messages import ROAD, WIDE, CameraTable, Json, Moment, Shown
 from tools.live.newest import HEALTH, SERVICES, Newest, Row, describe_health
 from tools.playback.threads import yield_to_others
@@ -45,7 +45,7 @@ CAMERA_S: Final = 2.0
 # Number of health messages, one a second, over which stage times are computed.
 HEALTHS: Final = 11
 # The most messages of one service read in one pass: more than any service sends in a second.
-_AT_ONCE: Final = 200
+_MAX_PER_PASS: Final = 200
 # Frames kept per camera: an answer follows its frame by 50 ms, on a slow machine by a few frames.
 KEPT: Final = 8
 # Interval of looking for new cameras, in seconds.
@@ -162,7 +162,7 @@ def _copy(frame: Frame) -> Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Delivery:
     """One delivery from the feed to the viewers."""
 
     number: int  # number of the delivery, counting up
@@ -197,7 +197,7 @@ class BusFeed:
 
     `transport`: the bus, used only by the thread. `pictures`: the cameras' pictures, used only by
     the thread. `options`: rate, size and cameras. `watched`: the cameras and fields to prepare.
-    `deliver`: called in the thread with each `Seen`.
+    `deliver`: called in the thread with each `Delivery`.
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class BusFeed:
         pictures: CameraPictures,
         options: LiveOptions,
         watched: Watched,
-        deliver: Callable[[Seen], None],
+        deliver: Callable[[Delivery], None],
     ) -> None:
         self._transport, self._pictures, self._options = transport, pictures, options
         self._watched, self._deliver = watched, deliver
-        self._ear = FieldEar(transport)
+        self._field_subscriptions = FieldSubscriptions(transport)
         self._subscribers = {
             name: transport.subscriber(name, conflate=name in _CONFLATED) for name in SERVICES
         }
@@ -234,7 +234,9 @@ class BusFeed:
             wanted = self._watched.wanted()
             self._pictures.update(wanted)
             now = monotonic()
-            self._ear.listen(self._watched.fields() if wanted else {}, now - self._start_s)
+            self._field_subscriptions.listen(
+                self._watched.fields() if wanted else {}, now - self._start_s
+            )
             # Sending slightly early is better than one frame late.
             is_due = now - self._sent_s > period_s - 0.5e-3 * POLL_MS
             if (has_answer and is_due) or now - self._sent_s > self._patience_s(period_s):
@@ -250,7 +252,7 @@ class BusFeed:
     def _receive(self) -> bool:
         has_answer = False
         for name, subscriber in self._subscribers.items():
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_PER_PASS):
                 data = subscriber.receive()
                 if data is None:
                     break
@@ -282,9 +284,9 @@ class BusFeed:
         self._sent_s = now
         self._number += 1
         rows, self._rows = self._rows, []
-        samples = self._ear.take()
+        samples = self._field_subscriptions.take()
         if not wanted:
-            self._deliver(Seen(self._number, rows, {}, samples))
+            self._deliver(Delivery(self._number, rows, {}, samples))
             return
         answer = self._newest.answer if self._is_alive(now) else None
         more = {
@@ -299,7 +301,7 @@ class BusFeed:
             health, around = self._health(now), self._newest.surroundings
             moment = Moment(answer, around, shown, health, more=more)
             moments[stream] = moment.message(self._options.table), shown.jpeg
-        self._deliver(Seen(self._number, rows, moments, samples))
+        self._deliver(Delivery(self._number, rows, moments, samples))
 
     def _show(self, stream: str, frame_id: int | None) -> Shown:
         picture = self._pictures.find(stream, frame_id)

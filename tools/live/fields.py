@@ -263,12 +263,12 @@ Sample = tuple[str, float, Shown]
 """A field's text, seconds since the start of the view, and the field's value."""
 
 # The most messages of one service read in one pass: more than any service sends in a second.
-_AT_ONCE: Final = 200
+_MAX_PER_PASS: Final = 200
 # The most samples that can wait; further ones are dropped.
 _MAX_WAITING: Final = 20_000
 
 
-class FieldEar:
+class FieldSubscriptions:
     """Subscribers of services, each kept while one of its fields is selected; for one thread.
 
     `transport`: the bus.
@@ -294,7 +294,7 @@ class FieldEar:
             if subscriber is None:
                 continue
             mine = [one for one in fields.values() if one.service == service]
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_PER_PASS):
                 data = subscriber.receive()
                 if data is None:
                     break

@@ -28,7 +28,7 @@ class _Part(NamedTuple):
     # The place at which the log begins, the difference between a place and its position in the
     # file, and the file's descriptor.
     begin: int
-    less: int
+    shift: int
     handle: int
 
 
@@ -64,7 +64,7 @@ class LogContent:
                 try:
                     self._written += self._kept.write(data)
                 except OSError as error:
-                    raise _unkept(path, error) from error
+                    raise _store_error(path, error) from error
             yield place, data
         self.publish()
 
@@ -78,7 +78,7 @@ class LogContent:
             try:
                 self._kept.flush()
             except OSError as error:
-                raise _unkept(Path(tempfile.gettempdir()), error) from error
+                raise _store_error(Path(tempfile.gettempdir()), error) from error
         self._visible = self._end
 
     def read(self, place: int) -> bytes | None:
@@ -86,12 +86,12 @@ class LogContent:
         if not 0 <= place < self._visible:
             return None
         at = bisect_right(self._parts, place, key=lambda part: part.begin) - 1
-        _, less, handle = self._parts[at]
+        _, shift, handle = self._parts[at]
         try:
-            data = os.pread(handle, _FIRST_BYTES, place - less)
+            data = os.pread(handle, _FIRST_BYTES, place - shift)
             size = message_size(data)
             if size is not None and size > len(data):
-                data += os.pread(handle, size - len(data), place - less + len(data))
+                data += os.pread(handle, size - len(data), place - shift + len(data))
         except (OSError, MessageError):
             return None
         return data[:size] if size is not None and size <= len(data) else None
@@ -105,23 +105,23 @@ class LogContent:
         try:
             with ExitStack() as opened:
                 file: BinaryIO = opened.enter_context(path.open("rb"))
-                self._kept, less = None, self._end
+                self._kept, shift = None, self._end
                 if codec_of(file.read(4)) != "none":
                     if self._temporary is None:
                         kept: Any = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115
                         self._temporary = self._resources.enter_context(kept)
                     self._kept = file = self._temporary
-                    less = self._end - self._written
+                    shift = self._end - self._written
                 else:
                     self._resources.push(opened.pop_all())
         except OSError as error:
             raise LogError(
                 f"{path}: expected a readable log, got {error.strerror or error}; check the path"
             ) from error
-        self._parts.append(_Part(self._end, less, file.fileno()))
+        self._parts.append(_Part(self._end, shift, file.fileno()))
 
 
-def _unkept(path: Path, error: OSError) -> LogError:
+def _store_error(path: Path, error: OSError) -> LogError:
     return LogError(
         f"{path}: expected room for its content in {tempfile.gettempdir()}, got "
         f"{error.strerror or error}; set TMPDIR to a directory with more room"

@@ -56,15 +56,15 @@ class LogSource:
         more = {"logs": len(self._indexes), "warmUp": WARM_UP_ROWS, "chunk": CHUNK_S}
         return pack(hello("log", self._title, {**more, **self._about}))
 
-    def open(self, viewer: Viewer) -> _Place:  # noqa: ARG002 - as `Source`
+    def open(self, viewer: Viewer) -> _ViewerState:  # noqa: ARG002 - as `Source`
         """Return the state of a new viewer; the viewer then requests rows."""
-        return _Place(self._make_pictures, len(self._indexes))
+        return _ViewerState(self._make_pictures, len(self._indexes))
 
-    def close(self, viewer: Viewer, own: _Place) -> None:  # noqa: ARG002 - as `Source`
+    def close(self, viewer: Viewer, own: _ViewerState) -> None:  # noqa: ARG002 - as `Source`
         """Release the state of a viewer."""
         own.close()
 
-    async def next(self, viewer: Viewer, own: _Place) -> bytes:
+    async def next(self, viewer: Viewer, own: _ViewerState) -> bytes:
         """Return the viewer's next message: a reply, the moment, rows, or samples, in this order.
 
         The moment is the one requested last; a slow picture is sent after the numbers.
@@ -85,20 +85,20 @@ class LogSource:
             is_reading = not all(one.is_whole for one in self._indexes)
             await _first(viewer.changed, own.task, LOOK_S if is_reading else None)
 
-    async def _next_moment(self, viewer: Viewer, own: _Place) -> bytes | None:
+    async def _next_moment(self, viewer: Viewer, own: _ViewerState) -> bytes | None:
         while True:
             if own.task is None:
                 if own.asks == viewer.asks or not len(self._indexes[0]):
                     return None
-                own.asks, own.told = viewer.asks, None
+                own.asks, own.sent_without_picture = viewer.asks, None
                 own.wanted = wanted = self._wanted(viewer)
                 own.task = asyncio.create_task(asyncio.to_thread(self._build, own, *wanted))
                 await asyncio.wait({own.task}, timeout=PATIENCE_S)
             wanted = self._wanted(viewer)
             if not own.task.done():
-                if own.told == wanted:
+                if own.sent_without_picture == wanted:
                     return None
-                own.told = wanted
+                own.sent_without_picture = wanted
                 missing = Shown(wanted[1], why_not="decoding ...")
                 return pack(self._moment(wanted[0], missing, is_decoding=True)[0])
             task, own.task = own.task, None
@@ -107,7 +107,7 @@ class LogSource:
                 own.asks = viewer.asks
                 return pack(*task.result())
 
-    def _next_rows(self, own: _Place) -> Json | None:
+    def _next_rows(self, own: _ViewerState) -> Json | None:
         for number, index in enumerate(self._indexes):
             # Read `is_whole` before the length, so that a whole log's length is final.
             is_whole, first = index.is_whole, own.rows[number]
@@ -144,7 +144,7 @@ class LogSource:
     def _wanted(self, viewer: Viewer) -> tuple[int, str]:
         return min(max(viewer.wanted, 0), len(self._indexes[0]) - 1), viewer.camera
 
-    def _build(self, own: _Place, row: int, camera: str) -> tuple[Json, bytes]:
+    def _build(self, own: _ViewerState, row: int, camera: str) -> tuple[Json, bytes]:
         frame_id = self._indexes[0].frame_id(row)
         return self._moment(row, own.pictures().show(camera, frame_id))
 
@@ -161,7 +161,7 @@ class LogSource:
         return moment.message(self._table), shown.jpeg
 
 
-class _Place:
+class _ViewerState:
     """The state of one viewer of a log: its pictures, and the message in preparation."""
 
     def __init__(self, make: Callable[[], Pictures], logs: int) -> None:
@@ -171,7 +171,7 @@ class _Place:
         self.asks = 0  # value of the viewer's `asks` when the task started
         self.wanted = (-1, "")  # row and camera of the task
         # Row and camera whose numbers were sent while the task is decoding.
-        self.told: tuple[int, str] | None = None
+        self.sent_without_picture: tuple[int, str] | None = None
         self.rows = [0] * logs  # number of rows sent, per log
         self.is_complete = [False] * logs  # whether the end of the rows was sent, per log
 

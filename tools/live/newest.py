@@ -81,7 +81,7 @@ class _Car:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Estimates:
     """The model's estimates of its own motion and of its lane."""
 
     speed_mps: float = math.nan
@@ -96,7 +96,7 @@ class Newest:
     def __init__(self) -> None:
         reader = AnswerReader()
         self._reader = reader
-        self._car, self._seen = _Car(), _Seen()
+        self._car, self._seen = _Car(), _Estimates()
         self._last_id: int | None = None
         self.answer: Answer | None = None  # the model's answer; None before the first
         self.surroundings = Surroundings(reader.rpy_rad, reader.height_m)  # calibration and device

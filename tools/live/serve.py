@@ -22,7 +22,7 @@ from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.openpilot import drive_logs
 from tools.drives.routes import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.live.bus_feed import STREAMS, BusFeed, CameraPictures, LiveOptions, Seen
+from tools.live.bus_feed import STREAMS, BusFeed, CameraPictures, Delivery, LiveOptions
 from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import WARM_UP_ROWS, LogSource
@@ -108,7 +108,7 @@ class LiveSession:
             self._thread.join()
         self._resources.close()
 
-    def _deliver(self, seen: Seen) -> None:
+    def _deliver(self, seen: Delivery) -> None:
         loop = self._loop
         # There are no viewers after the loop has ended.
         if loop is not None and not self._stop.is_set() and not loop.is_closed():

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 MAX_VIEWERS: Final = 8
 # A command from the page has a few hundred bytes. The largest is a layout, with escaped quotes.
-MAX_ORDER_BYTES: Final = 32_768
+MAX_COMMAND_BYTES: Final = 32_768
 # Bytes that can wait in this process for a viewer, in addition to one message.
 WRITE_LIMIT_BYTES: Final = 1 << 16
 # Bytes that can wait in the kernel for a viewer.
@@ -168,7 +168,7 @@ class Server:
             timeout=STOP_S,
             heartbeat=PING_S,
             compress=False,
-            max_msg_size=MAX_ORDER_BYTES,
+            max_msg_size=MAX_COMMAND_BYTES,
             writer_limit=WRITE_LIMIT_BYTES,
         )
         await ws.prepare(request)
@@ -222,7 +222,7 @@ def _guard(address: Address) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = _name_of(request.headers.get("Host", ""))
-        if not _may_ask(host, address):
+        if not _is_allowed(host, address):
             raise web.HTTPForbidden(
                 text="expected to be asked by an address of this machine, such as 127.0.0.1\n"
             )
@@ -234,7 +234,7 @@ def _guard(address: Address) -> Middleware:
     return guard
 
 
-def _may_ask(host: str, address: Address) -> bool:
+def _is_allowed(host: str, address: Address) -> bool:
     if host in _LOCAL_NAMES:
         return True
     try:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cereal.services import SERVICES
 from tools.errors import UsageError
 from tools.lib.given_data import GivenText
-from tools.live.bus_feed import STREAMS, LiveOptions, Seen
+from tools.live.bus_feed import STREAMS, Delivery, LiveOptions
 from tools.live.fields import MAX_FIELDS, FieldPath, Sample, parse_field, parse_fields
 from tools.live.messages import ROAD, WINDOW_S, Json, hello, pack, rows_json, samples_json
 from tools.live.newest import Row
@@ -28,7 +28,7 @@ from tools.live.newest import Row
 MAX_ROWS: Final = int(WINDOW_S * 40)
 # Messages that can be in transit to a page, which acknowledges those it has shown. With only one,
 # each would wait for a round trip.
-MAX_UNDER_WAY: Final = 2
+MAX_IN_TRANSIT: Final = 2
 # A viewer that shows nothing for this many seconds is disconnected. A visible page reconnects.
 STALL_S: Final = 5.0
 MAX_RATE_HZ: Final = 60.0
@@ -39,7 +39,7 @@ MAX_ASKED: Final = 32
 LAYOUT_FORMAT: Final = "modeld view layout"
 LAYOUT_VERSION: Final = 1
 MAX_LAYOUT_BYTES: Final = 12_288
-WAYS: Final = ("plot", "text")  # how a field can be shown
+DISPLAYS: Final = ("plot", "text")  # how a field can be shown
 # Parts of the page that can be hidden, by their names in the page.
 CARDS: Final = ("camera", "top", "plots", "fields", "now", "health", "stages", "faults")
 _KEYS: Final = ("format", "version", "fields", "hidden")
@@ -63,7 +63,7 @@ class Viewer:
         self.rate_hz = MAX_RATE_HZ  # the most messages per second that it wants
         self.wanted = 0  # requested row of a log
         self.number = 0  # number of the last message about a daemon
-        self.under_way: deque[int] = deque()  # numbers of messages not acknowledged yet
+        self.in_transit: deque[int] = deque()  # numbers of messages not acknowledged yet
         self.row = 0  # index after the last row sent
         self.skipped = 0  # messages skipped because the page was busy with an earlier one
         self.asks = 0  # number of requests for a row or a camera
@@ -80,7 +80,7 @@ class Viewer:
             order = json.loads(text)
             if not isinstance(order, dict):
                 return
-            self._order_data(order)
+            self._handle_data(order)
             if order.get("camera") in STREAMS:
                 self.camera = order["camera"]
                 self.asks += 1
@@ -90,14 +90,14 @@ class Viewer:
             if isinstance(rate, int | float) and 0 < rate <= MAX_RATE_HZ:
                 self.rate_hz = float(rate)
             got = order.get("got")
-            while isinstance(got, int) and self.under_way and self.under_way[0] <= got:
-                self.under_way.popleft()
+            while isinstance(got, int) and self.in_transit and self.in_transit[0] <= got:
+                self.in_transit.popleft()
             if isinstance(order.get("row"), int):
                 self.wanted = order["row"]
                 self.asks += 1
             self.changed.set()
 
-    def _order_data(self, order: Json) -> None:
+    def _handle_data(self, order: Json) -> None:
         if "fields" in order:
             self.fields = parse_fields(order["fields"])
         series = order.get("series")
@@ -144,7 +144,7 @@ class LiveSource:
     def __init__(self, options: LiveOptions, more: Json | None = None) -> None:
         self._options, self._more = options, more or {}
         self._viewers: set[Viewer] = set()
-        self._newest: Seen | None = None
+        self._newest: Delivery | None = None
         self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
         self._row = 0
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
@@ -163,7 +163,7 @@ class LiveSource:
         """Return the cameras that viewers currently watch."""
         return {one.camera for one in tuple(self._viewers) if not one.is_paused}
 
-    def deliver(self, seen: Seen) -> None:
+    def deliver(self, seen: Delivery) -> None:
         """Take a delivery of the feed; called in the viewers' thread."""
         self._rows.extend(seen.rows)
         self._row += len(seen.rows)
@@ -194,7 +194,7 @@ class LiveSource:
             TimeoutError: the viewer acknowledges nothing.
         """
         async with asyncio.timeout(STALL_S):
-            while len(viewer.under_way) >= MAX_UNDER_WAY and not viewer.replies:
+            while len(viewer.in_transit) >= MAX_IN_TRANSIT and not viewer.replies:
                 viewer.changed.clear()
                 await viewer.changed.wait()
         while True:
@@ -210,7 +210,7 @@ class LiveSource:
             await viewer.changed.wait()
         viewer.skipped += max(0, seen.number - viewer.number - 1) if viewer.number else 0
         viewer.number = seen.number
-        viewer.under_way.append(seen.number)
+        viewer.in_transit.append(seen.number)
         rows = _last(self._rows, self._row - viewer.row)
         samples = _last(self._samples, self._sample - viewer.sample)
         viewer.row, viewer.sample = self._row, self._sample
@@ -287,7 +287,7 @@ def load_layout(path: Path) -> dict[str, Any]:
 
 
 def _field(one: Any) -> dict[str, str]:
-    if not isinstance(one, dict) or one.keys() != {"field", "as"} or one["as"] not in WAYS:
+    if not isinstance(one, dict) or one.keys() != {"field", "as"} or one["as"] not in DISPLAYS:
         raise LayoutError(f'fields: expected "field" and "as" (plot, text), found {_brief(one)}')
     if parse_field(one["field"]) is None:
         raise LayoutError(

@@ -68,14 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run nothing: list or remove references that neither these drives nor this model "
         "use; name all drives of the directory",
     )
-    _add_looking(parser)
-    _add_telling(parser)
-    _add_running(parser)
+    _add_explain_arguments(parser)
+    _add_report_arguments(parser)
+    _add_run_arguments(parser)
     add_gate_arguments(parser)
     add_drive_arguments(parser)
 
 
-def _add_looking(parser: argparse.ArgumentParser) -> None:
+def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -99,7 +99,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_running(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         type=whole("--jobs"),
@@ -132,7 +132,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports")
     group.add_argument("--report", type=Path, metavar="HTML", help="a one-page report")
     group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, a case for each drive")
@@ -158,7 +158,7 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
 
 
 # Rules for `refuse`, in this order. `check_arguments` checks the texts of options in between.
-_SIDES = (
+_REFERENCE_RULES = (
     ("!model", "expected one, found none; it is required unless --bisect is given"),
     ("!reference|against", "expected one or --against, found neither; name one of them"),
     ("reference against", "expected no --against with it; the other model is the reference"),
@@ -174,7 +174,7 @@ _SIDES = (
         "expected no --prune with it; nothing is judged",
     ),
 )
-_ACCEPTING = (
+_ACCEPTING_RULES = (
     (
         "update !why",
         (
@@ -187,7 +187,7 @@ _ACCEPTING = (
     ("baseline_tree !baseline", "expected --baseline and the timing gate with it"),
     ("baseline_tree no_timing", "expected --baseline and the timing gate with it"),
 )
-_LOOKING = (
+_EXPLAIN_RULES = (
     (
         "explain monitoring",
         (
@@ -197,7 +197,7 @@ _LOOKING = (
     ),
     ("onnx !explain", "expected --explain with it; nothing else reads the models"),
 )
-_RUNNING = (
+_RUN_RULES = (
     ("jobs cluster", "expected no --cluster with it; its workers are counted there"),
     ("picture_url !pictures", "expected --pictures with it; it is where they will be"),
 )
@@ -210,17 +210,17 @@ def check_arguments(args: argparse.Namespace) -> None:
         UsageError: options contradict each other, or a required one is missing.
     """
     given = vars(args) | {"why": (args.reason or "").strip() or None}
-    refuse(given, _SIDES)
+    refuse(given, _REFERENCE_RULES)
     if args.shard is not None:
         parse_shard(args.shard)
-    refuse(given, _ACCEPTING)
+    refuse(given, _ACCEPTING_RULES)
     tree = args.baseline_tree
     if tree is not None and not (tree / "tools" / "regress").is_dir():
         raise UsageError(
             f"--baseline-tree: expected a checkout of modeld, found no tools/regress in {tree}; "
             "name the directory that git made"
         )
-    refuse(given, _LOOKING)
+    refuse(given, _EXPLAIN_RULES)
     if args.cluster is not None:
         parse_address(args.cluster)
-    refuse(given, _RUNNING)
+    refuse(given, _RUN_RULES)

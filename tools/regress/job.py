@@ -194,7 +194,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-class _Kept:
+class _EventCollector:
     """Collects the daemons' messages of a drive, and the car's speed at each frame.
 
     `services`: the services that the daemons publish.
@@ -227,7 +227,7 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
         model = holder.get(job)
         for one in model.parts:
             check_fits(one.path, one.artifact, drive.info)
-        kept = _Kept(model.programs.publications)
+        kept = _EventCollector(model.programs.publications)
         # Fixed settings, independent of the environment: raw vectors would be stored too.
         config = Config(demo=True, send_raw_predictions=False)
         options = PlaybackOptions(digest_inputs=True, config=config)

@@ -45,7 +45,7 @@ from tools.regress.run_facts import (
     reference_class,
     who,
 )
-from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
+from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, per_drive_gates
 from tools.regress.time.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
 from tools.regress.time.timing_frames import sample_frames, write_frames
 from tools.regress.time.timing_sides import Measurement, Side, measure_timing
@@ -241,7 +241,7 @@ def _judge_drives(
     verdicts: dict[int, DriveVerdict] = dict(failures)
     accepted: list[str] = []
     provenance = _provenance(plan)
-    how = plan.how._replace(gates=of_drives(plan.how.gates))
+    how = plan.how._replace(gates=per_drive_gates(plan.how.gates))
     for number, ((position, job), result) in enumerate(zip(jobs, results, strict=True)):
         references = _references(plan, others[number : number + 1], provenance)
         verdict = judge(job.drive, result, references, how)
@@ -282,7 +282,7 @@ def _judge_whole(
     One side plays all drives before the other, so their times are not compared: the speed of the
     machine can change meanwhile. The timing gate measures both sides alternately.
     """
-    asks = len(of_drives(plan.how.gates).all) < len(plan.how.gates.all)
+    asks = len(per_drive_gates(plan.how.gates).all) < len(plan.how.gates.all)
     judged = [one for one in verdicts if one.comparison and one.comparison.sides]
     if not judged or not (asks or plan.against):
         return WholeVerdict()

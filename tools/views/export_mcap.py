@@ -261,16 +261,16 @@ def message_text(message: Mapping[str, Any]) -> str:
         # This usually succeeds, and is faster than checking every number first.
         return finite_json_text(message)
     except ValueError:
-        return finite_json_text(_apart(message))
+        return finite_json_text(_non_finite_moved(message))
 
 
-def _apart(value: Any) -> Any:
+def _non_finite_moved(value: Any) -> Any:
     if isinstance(value, list):
-        return [_apart(item) for item in value]
+        return [_non_finite_moved(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     moved = {name: one for name, one in value.items() if not _is_finite(one)}
-    result = {name: _apart(one) for name, one in value.items() if name not in moved}
+    result = {name: _non_finite_moved(one) for name, one in value.items() if name not in moved}
     return {**result, NOT_FINITE_KEY: _texts(moved)} if moved else result
 
 

@@ -65,14 +65,14 @@ def pass_over(
         LogError: the log cannot be read.
     """
     times = measured_ms(log)
-    tally = _Facts(times)
+    builder = _FactsBuilder(times)
     mounting = drive.info.mounting
     reader = AnswerReader(mounting.rpy_rad, mounting.height_m)
     with followed(drive) as frames:
         for answer in _answers(log, reader):
             for frame in frames.until(answer.frame_id):
                 is_answered = frame.frame_id == answer.frame_id
-                yield frame, tally.of(frame, answer if is_answered else None)
+                yield frame, builder.of(frame, answer if is_answered else None)
                 written.count(answered=is_answered)
                 if written.frames == limit:
                     return
@@ -83,7 +83,7 @@ def pass_over(
             )
 
 
-class _Facts:
+class _FactsBuilder:
     def __init__(self, times_ms: dict[int, float]) -> None:
         self._measured_ms = times_ms
         self._start_ns: int | None = None

@@ -24,8 +24,8 @@ from tools.regress.judge.leaves import (
     Scale,
     decode_column,
     encode_column,
-    put_together,
-    take_apart,
+    join_event,
+    split_event,
 )
 from tools.regress.judge.packing import FieldRule, content_digest, pack, rule_of, unpack
 from tools.regress.judge.reference import (
@@ -281,14 +281,14 @@ def _table(count: int) -> FrameTable:
 
 def test_a_message_comes_back_from_its_leaves() -> None:
     event = read_event(_model(3))
-    leaves = take_apart(event, lambda *_: False)
+    leaves = split_event(event, lambda *_: False)
     values = {path: iter(row) for path, row in leaves.values.items()}
-    again = read_event(put_together(json.loads(leaves.skeleton), values))
+    again = read_event(join_event(json.loads(leaves.skeleton), values))
     assert str(again) == str(event)
     # Its digest is what references have stored.
     event = new_event("cameraOdometry", mono_time_ns=7, valid=True)
     event.cameraOdometry.frameId = 5
-    leaves = take_apart(read_event(event.to_bytes()), lambda *_: False)
+    leaves = split_event(read_event(event.to_bytes()), lambda *_: False)
     assert json.loads(leaves.skeleton)["valid"] == "b"
     text = json.dumps(json.loads(leaves.skeleton), separators=(",", ":")).encode()
     rows = b"".join(repr(row).encode() for row in leaves.values.values())

@@ -60,7 +60,7 @@ def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
             folded = "" if changed or ours else "; the models are the same, so it was folded"
             text = f"nodes that only kernels of {side} name: {shown}{more}{folded}"
             facts.append(Fact("graph", changed or ours, text))
-    one, other = (_computing(side.metadata.get("interface", {})) for side in (a, b))
+    one, other = (_without_labels(side.metadata.get("interface", {})) for side in (a, b))
     if left == right:
         facts.append(Fact("graph", False, f"{count_text(len(left), 'node')}, of the same names"))
     return [
@@ -73,12 +73,12 @@ def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
     ]
 
 
-def _computing(value: Any) -> Any:
+def _without_labels(value: Any) -> Any:
     """Return metadata without keys that do not affect results: checkpoint names and reasons."""
     if isinstance(value, Mapping):
         silent = ("checkpoint", "reason")
-        return {key: _computing(item) for key, item in value.items() if key not in silent}
-    return [_computing(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_labels(item) for key, item in value.items() if key not in silent}
+    return [_without_labels(item) for item in value] if isinstance(value, list) else value
 
 
 def _nodes(manifest: Manifest) -> frozenset[str]:

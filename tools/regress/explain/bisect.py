@@ -105,7 +105,7 @@ def bisect(
     return _conclude(facts, experiments)
 
 
-class _Several(WrappedProgram):
+class _ParallelPrograms(WrappedProgram):
     """Several programs on the same inputs; the daemon receives the first one's outputs.
 
     `programs`: programs by name. `pairs`: experiment -> names of the two programs to compare.
@@ -181,9 +181,9 @@ def _experiment(
             name: stack.enter_context(load_program(artifact, device))
             for name, artifact in artifacts.items()
         }
-        several = _Several(programs, pairs)
+        several = _ParallelPrograms(programs, pairs)
 
-        def look(_moment: Moment, result: StepResult | None) -> None:
+        def compare_frame(_moment: Moment, result: StepResult | None) -> None:
             nonlocal played
             if result is None:
                 return
@@ -198,14 +198,19 @@ def _experiment(
 
         config = Config(demo=True, send_raw_predictions=False)
         with suppress(_StopError):
-            play(drive, Programs(several), _forget, PlaybackOptions(config=config, on_moment=look))
+            play(
+                drive,
+                Programs(several),
+                _discard,
+                PlaybackOptions(config=config, on_moment=compare_frame),
+            )
     return [
         Experiment(name, first.get(name, -1), counts[name], played, worst.get(name))
         for name in pairs
     ]
 
 
-def _forget(_data: bytes) -> None:
+def _discard(_data: bytes) -> None:
     """Discard an event."""
 
 
@@ -218,8 +223,8 @@ def _single(text: str, options: DriveOptions) -> str:
 
 def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisection:
     said = {experiment.name: experiment for experiment in experiments}
-    speaking = [fact.about for fact in facts if fact.differs]
-    causes: list[Cause] = [cause for cause in CAUSES if cause in speaking]
+    supported = [fact.about for fact in facts if fact.differs]
+    causes: list[Cause] = [cause for cause in CAUSES if cause in supported]
     main = said["A and B"]
     if main.worst is None:
         text = "A and B answer with the same bits here: what differs between them changes nothing"

@@ -63,7 +63,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Beliefs:
+class ExplainSources:
     """The artifacts and models for an explanation."""
 
     model: Path  # the judged artifact
@@ -83,10 +83,10 @@ class Found:
     skipped: tuple[Value, ...]  # results of earlier launches that had no counterpart
 
 
-def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Explanation:
+def explain(verdict: DriveVerdict, options: DriveOptions, sources: ExplainSources) -> Explanation:
     """Explain why a drive changed.
 
-    `verdict`: the verdict on the drive. `options`: options for opening it. `held`: artifacts and
+    `verdict`: the verdict on the drive. `options`: options for opening it. `sources`: artifacts and
     models.
 
     Raises:
@@ -106,7 +106,7 @@ def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Expl
         lines.append(f"{frames[0].text}: the drive's reader or the daemon took other frames")
     else:
         lines.append("all inputs of the program are those of the reference, up to this frame")
-    if held.baseline is None and held.onnx is None:
+    if sources.baseline is None and sources.onnx is None:
         artifact = verdict.reference.provenance.get("artifact", "") if verdict.reference else ""
         made = f" (the reference was made by artifact {artifact[:12]})" if artifact else ""
         lines.append(
@@ -114,24 +114,26 @@ def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Expl
             "were compiled with --onnx VISION.onnx POLICY.onnx ..."
         )
         return Explanation(verdict.name, cause, tuple(lines), first)
-    with load_model(held.model, held.device) as ours:
-        if held.baseline is None:
-            return _beside_interpreter(verdict, options, held, ours, (cause, lines, first))
-        with load_model(held.baseline, held.device) as theirs:
+    with load_model(sources.model, sources.device) as ours:
+        if sources.baseline is None:
+            return _explain_with_interpreter(verdict, options, sources, ours, (cause, lines, first))
+        with load_model(sources.baseline, sources.device) as theirs:
             lines += _other_baseline(verdict, theirs)
             # If no frame is known because only bits differ, stop at the first differing bit.
             stop = (first, ROUNDING) if first >= 0 else (NO_FRAME, ANY_BIT)
             case = play_until(verdict.text, options, ours, theirs.program, stop)
             if case is None:
-                return Explanation(verdict.name, cause, (*lines, _ended(first)), first)
-            return _beside_baseline(verdict, held, (ours, theirs), case, (cause, lines, first))
+                return Explanation(verdict.name, cause, (*lines, _missing_frame(first)), first)
+            return _explain_with_baseline(
+                verdict, sources, (ours, theirs), case, (cause, lines, first)
+            )
 
 
 def _of_kind(changes: Sequence[Change], *kinds: str) -> list[Change]:
     return [change for change in changes if change.kind in kinds and change.first_frame >= 0]
 
 
-def _ended(frame: int) -> str:
+def _missing_frame(frame: int) -> str:
     if frame < 0:
         return "in all frames of this run both artifacts answer with the same bits"
     return f"frame {frame} does not come in this run, so kernels were not compared"
@@ -145,9 +147,9 @@ def _other_baseline(verdict: DriveVerdict, theirs: LoadedModel) -> list[str]:
     return [f"note: the reference was made by artifact {made[:12]}, --baseline is {given}"]
 
 
-def _beside_baseline(
+def _explain_with_baseline(
     verdict: DriveVerdict,
-    held: Beliefs,
+    sources: ExplainSources,
     models: tuple[LoadedModel, LoadedModel],
     case: Case,
     before: tuple[Cause, list[str], int],
@@ -180,26 +182,26 @@ def _beside_baseline(
         return Explanation(verdict.name, cause, tuple(lines), case.frame_id)
     reason = _reason(found, ours, theirs, case, _suspects(found, readers[0].table))
     lines += _describe(found, len(readers[0].table.launches), reason)
-    if held.onnx is not None:
-        lines.append(_arbiter(held.onnx, ours, case, found))
-    return _named(verdict, "kernel", lines, case, found)
+    if sources.onnx is not None:
+        lines.append(_interpreter_verdict(sources.onnx, ours, case, found))
+    return _explanation_of(verdict, "kernel", lines, case, found)
 
 
-def _beside_interpreter(
+def _explain_with_interpreter(
     verdict: DriveVerdict,
     options: DriveOptions,
-    held: Beliefs,
+    sources: ExplainSources,
     ours: LoadedModel,
     before: tuple[Cause, list[str], int],
 ) -> Explanation:
     cause, lines, first = before
-    assert held.onnx is not None
+    assert sources.onnx is not None
     case = play_until(verdict.text, options, ours, None, (max(first, 0), ROUNDING))
     if case is None:
-        return Explanation(verdict.name, cause, (*lines, _ended(first)), first)
+        return Explanation(verdict.name, cause, (*lines, _missing_frame(first)), first)
     reader = LaunchReader(ours.program, case.entry)
     values = _run(reader, case)
-    expected = interpret(held.onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
+    expected = interpret(sources.onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
     pairs = align(values, expected)
     skipped: list[Value] = []
     for value in values:
@@ -210,12 +212,12 @@ def _beside_interpreter(
         elif apart.exceeds(INTERPRETER_ROUNDING):
             found = Found(value, other, apart, tuple(skipped))
             lines += _describe(found, len(reader.table.launches), "")
-            return _named(verdict, "kernel", lines, case, found)
+            return _explanation_of(verdict, "kernel", lines, case, found)
     alike = len(values) - len(skipped)
     lines.append(
         f"frame {case.frame_id}: {alike} of {count_text(len(values), 'result')} of kernels are "
         "those of the numpy interpreter, within roundings"
-        + (f"; {_without(skipped)}" if skipped else "")
+        + (f"; {_skipped_text(skipped)}" if skipped else "")
     )
     if alike > len(values) // 2 and cause == "unknown":
         lines.append(
@@ -270,11 +272,11 @@ def _describe(found: Found, launches: int, reason: str) -> list[str]:
         theirs = ", ".join(found.other.nodes[:SHOWN_NODES])
         lines.append(f"its nearest counterpart, cut otherwise, covers {theirs}")
     if found.skipped:
-        lines.append(_without(found.skipped))
+        lines.append(_skipped_text(found.skipped))
     return [*lines, reason] if reason else lines
 
 
-def _without(values: Sequence[Value]) -> str:
+def _skipped_text(values: Sequence[Value]) -> str:
     shown = ", ".join(f"{value.kernel} ({', '.join(value.nodes[:2])})" for value in values[:3])
     more = f" and {len(values) - 3} more" if len(values) > 3 else ""
     return (
@@ -343,7 +345,9 @@ def _content(model: LoadedModel, spec: BufferSpec) -> bytes:
     return bytes(model.artifact.data[spec.offset : spec.offset + spec.payload_bytes])
 
 
-def _arbiter(onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found) -> str:
+def _interpreter_verdict(
+    onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found
+) -> str:
     """Return which of the two results agrees with the numpy interpreter, as a sentence."""
     try:
         expected = interpret(onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
@@ -355,16 +359,16 @@ def _arbiter(onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found
     if not sides or None in sides:
         return "the numpy interpreter has no such result: its kernels are cut otherwise"
     now, before = (side is not None and not side.exceeds(INTERPRETER_ROUNDING) for side in sides)
-    who: Mapping[tuple[bool, bool], str] = {
+    agreement: Mapping[tuple[bool, bool], str] = {
         (True, True): "with both, within roundings",
         (True, False): "with this artifact, not with the reference artifact",
         (False, True): "with the reference artifact, not with this one",
         (False, False): "with neither",
     }
-    return f"the numpy interpreter agrees {who[now, before]}"
+    return f"the numpy interpreter agrees {agreement[now, before]}"
 
 
-def _named(
+def _explanation_of(
     verdict: DriveVerdict, cause: Cause, lines: Sequence[str], case: Case, found: Found
 ) -> Explanation:
     value = found.value

@@ -47,7 +47,7 @@ class Case:
     outputs: Sequence[Part]
     states_after: Sequence[Part]
 
-    def is_apart(self, rounding: float) -> bool:
+    def differs(self, rounding: float) -> bool:
         """Whether a difference exceeds rounding errors."""
         return any(part.difference.exceeds(rounding) for part in self.parts)
 
@@ -61,7 +61,7 @@ class _StopError(Exception):
     """The wanted frame has been reached; ends the drive."""
 
 
-class Beside(WrappedProgram):
+class ParallelProgram(WrappedProgram):
     """A driving program that runs a second one on the same inputs and compares the results.
 
     `first`: the program whose outputs are returned. `second`: the other program; None: no
@@ -105,7 +105,7 @@ class Beside(WrappedProgram):
             _parts(after[0], after[-1]) if len(after) > 1 else [],
         )
 
-    def is_apart(self, rounding: float) -> bool:
+    def differs(self, rounding: float) -> bool:
         """Whether the results of the run just made differ by more than rounding errors."""
         if self._second is None:
             return False
@@ -149,11 +149,11 @@ def play_until(
     from tools.playback.session import Programs
 
     last_frame, rounding = stop
-    pair = Beside(model.program, beside)
+    pair = ParallelProgram(model.program, beside)
     found: list[Case] = []
 
-    def look(_moment: Moment, result: StepResult | None) -> None:
-        if result is not None and (result.frame_id >= last_frame or pair.is_apart(rounding)):
+    def check_frame(_moment: Moment, result: StepResult | None) -> None:
+        if result is not None and (result.frame_id >= last_frame or pair.differs(rounding)):
             found.append(pair.case(result.frame_id))
             raise _StopError
 
@@ -165,7 +165,7 @@ def play_until(
             drive,
             Programs(pair),
             lambda _data: None,
-            PlaybackOptions(config=config, on_moment=look),
+            PlaybackOptions(config=config, on_moment=check_frame),
         )
     except _StopError:
         pass

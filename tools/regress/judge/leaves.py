@@ -60,7 +60,7 @@ class Leaves:
         return crc
 
 
-def take_apart(event: Any, is_measured: IsMeasured) -> Leaves:
+def split_event(event: Any, is_measured: IsMeasured) -> Leaves:
     """Return the leaves of an Event.
 
     `event`: an Event reader. `is_measured`: whether a leaf is set to zero, by service and path
@@ -152,8 +152,8 @@ def _is_leaf_list(node: Any) -> bool:
     )
 
 
-def put_together(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
-    """Return the Event's bytes; the inverse of `take_apart`.
+def join_event(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
+    """Return the Event's bytes; the inverse of `split_event`.
 
     `skeleton`: the parsed JSON of a skeleton. `values`: leaf path -> iterator over its values,
     which is advanced past the message's values.

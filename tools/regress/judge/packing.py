@@ -34,9 +34,9 @@ from tools.regress.judge.leaves import (
     decode_column,
     encode_column,
     field_of,
+    join_event,
     leaf_places,
-    put_together,
-    take_apart,
+    split_event,
 )
 
 VERSION: Final = 1
@@ -94,7 +94,7 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
     groups: dict[tuple[str, str], list[Leaves]] = {}
     order, digests = [], []
     for data in messages:
-        leaves = take_apart(read_event(data), lambda *names: rule_of(*names).measured)
+        leaves = split_event(read_event(data), lambda *names: rule_of(*names).measured)
         group = groups.setdefault((leaves.service, leaves.skeleton), [])
         order.append(list(groups).index((leaves.service, leaves.skeleton)))
         digests.append(leaves.digest())
@@ -230,7 +230,7 @@ class _Reader:
         order = self._line("order")
         values = [self._values(number, group) for number, group in enumerate(self._groups)]
         messages = tuple(
-            put_together(self._groups[number]["skeleton"], values[number]) for number in order
+            join_event(self._groups[number]["skeleton"], values[number]) for number in order
         )
         services = tuple(str(self._groups[number]["service"]) for number in order)
         digests = self._line("digests").astype(np.uint32)
@@ -319,7 +319,7 @@ def _plain(values: Integers | NDArray[np.float64], kind: str) -> list[Any]:
 
 # The comparison ignores this field, since other programs stamp messages differently. It is stored
 # because our stamps are reproducible and a log needs them.
-_KEPT: Final = ".logMonoTime"
+_STAMP: Final = ".logMonoTime"
 
 
 @cache
@@ -331,7 +331,7 @@ def rule_of(service: str, field: str) -> FieldRule:
     `service`: e.g. ``modelV2``. `field`: path below it, with lists as ``[]``.
     """
     tolerance = _table().of(service, field)
-    measured = tolerance.ignore and field != _KEPT
+    measured = tolerance.ignore and field != _STAMP
     return FieldRule(Scale(tolerance.absolute, tolerance.relative), measured)
 
 

@@ -187,7 +187,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
     comparison = replace(comparison, behaviour=behaviour, warnings=notes, sides=sides)
     failing = comparison.failing
     outputs = output_changes(failing)
-    stood_in = output_changes([one for one in comparison.findings if one not in failing])
+    overridden = output_changes([one for one in comparison.findings if one not in failing])
     program = _program_changes(reference, result, how)
     changes = [
         *_causes(reference, result, before.frames, now.frames, how),
@@ -203,7 +203,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
         identical=before.services == now.services
         and bool(np.array_equal(before.digests, now.digests)),
         changes=tuple(changes),
-        meant=(*(program if behaviour.decide else ()), *stood_in),
+        meant=(*(program if behaviour.decide else ()), *overridden),
         comparison=comparison,
         result=result,
         reference=reference,

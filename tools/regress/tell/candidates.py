@@ -253,8 +253,8 @@ def _cells_of(cells: Sequence[tuple[float, str]], *, is_judged: bool) -> str:
     """Return the HTML cells of a row; the smallest value is marked as best if values differ."""
     known = {value for value, _ in cells if math.isfinite(value)}
     texts = {text for value, text in cells if value == min(known, default=math.nan)}
-    is_told_apart = is_judged and len({text for _, text in cells}) > 1
-    best = texts if is_told_apart else set()
+    is_different = is_judged and len({text for _, text in cells}) > 1
+    best = texts if is_different else set()
     return "".join(
         f'<td class="number{" best" if text in best else ""}">{escape(text)}</td>'
         for _, text in cells
@@ -307,7 +307,7 @@ def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Ca
         }
         costs = models[0].costs(drives), one.costs(drives)
         verdicts.append(judge_whole(sides, costs, over_all))
-    told = _told_apart(paths, [one.name for one in models])
+    told = _unique_names(paths, [one.name for one in models])
     return Candidates(told, tuple(drives), tuple(notes), tuple(verdicts))
 
 
@@ -320,10 +320,10 @@ def results_of(paths: Sequence[Path], ignore: Sequence[str]) -> Results:
     found = [chosen_figures(read_result(path), ignore) for path in paths]
     names = dict.fromkeys(name for one in found for name in one)
     rows = [(name, tuple(one.get(name, math.nan) for one in found)) for name in names]
-    return Results(_told_apart(paths, [path.stem for path in paths]), tuple(rows))
+    return Results(_unique_names(paths, [path.stem for path in paths]), tuple(rows))
 
 
-def _told_apart(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
+def _unique_names(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         str(path) if names.count(name) > 1 else name
         for path, name in zip(paths, names, strict=True)

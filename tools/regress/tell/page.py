@@ -171,7 +171,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
     meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
     fields = count_text(len(outputs), "output") + " beyond tolerance"
-    stood_in = count_text(len(meant), "change") + " overridden by gates"
+    overridden = count_text(len(meant), "change") + " overridden by gates"
     lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
@@ -179,7 +179,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     return (
         f'<section><h2>{escape(drive.name)}</h2><p class="lead">{escape(lead)}</p>{pictures}'
         f"{_listed(causes)}{notes}{_behaviour(drive)}{folded(fields, _listed(outputs))}"
-        f"{folded(stood_in, _listed(meant))}"
+        f"{folded(overridden, _listed(meant))}"
         f"{folded('Curves of the fields that differ most', _plots(drive.comparison))}</section>"
     )
 

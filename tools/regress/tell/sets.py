@@ -39,7 +39,7 @@ from tools.regress.tell.whole import (
     WholeVerdict,
     costs_of,
     judge_whole,
-    of_drives,
+    per_drive_gates,
     whole_section,
 )
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
@@ -302,7 +302,7 @@ def compare_directories(
     """
     sides = read_replayed(left), read_replayed(right)
     names = [*sides[0].logs, *(name for name in sides[1].logs if name not in sides[0].logs)]
-    single = replace(options, gates=of_drives(options.gates))
+    single = replace(options, gates=per_drive_gates(options.gates))
     pairs = tuple(_pairs(sides, names, single, truth))
     compared = {
         pair.drive: pair.comparison.sides

@@ -180,8 +180,9 @@ def judge_whole(
 ) -> WholeVerdict:
     """Judge all drives together.
 
-    `drives`: drive name -> behaviour of both sides. `costs`: costs of both sides. `gates`: all gates
-    of the user; those that start with `ALL` are judged here. `time_ratio`: see `WholeVerdict`.
+    `drives`: drive name -> behaviour of both sides. `costs`: costs of both sides. `gates`: all
+    gates of the user; those that start with `ALL` are judged here. `time_ratio`: see
+    `WholeVerdict`.
     """
     rows = pooled([*drives.values()])
     figures = {**figures_of(rows), **_cost_figures(*costs, time_ratio)}
@@ -190,7 +191,7 @@ def judge_whole(
     return WholeVerdict(tuple(drives), rows, costs, time_ratio, judge(named, chosen))
 
 
-def of_drives(gates: Gates) -> Gates:
+def per_drive_gates(gates: Gates) -> Gates:
     """Return the gates that are judged for each drive."""
     return Gates(tuple(one for one in gates.all if not one.name.startswith(ALL)), gates.decide)
 
