@@ -116,7 +116,7 @@ def read_comma2k19(path: Path) -> Comma2k19Telemetry:
         raise DriveError(
             f"{path}: expected a comma2k19 segment with processed_log/{SPEED[0]} and "
             f"processed_log/{STEERING[0]}, found no {'speed' if speed is None else 'steering'}; "
-            "name the directory of one segment, in which processed_log lies"
+            "name the directory of one segment, which contains processed_log"
         )
     pose = read_pose(path)
     start_s = float(speed.times_s[0] if pose is None else pose[0][0])
@@ -281,7 +281,7 @@ def open_drive(text: str, options: DriveOptions) -> Comma2k19Drive:
     rpy_rad = segment.rpy_calib_rad
     mounting = Mounting(DEVICE, SENSOR, rpy_rad or (0.0, 0.0, 0.0))
     frame_s = float(np.median(np.diff(segment.times_s))) if segment.times_s.size > 1 else 0.05
-    where = "assumed level: never fast enough to tell"
+    where = "assumed level: the car is never fast enough"
     if rpy_rad is not None:
         where = f"from the pose: pitch {rpy_rad[1]:+.4f}, yaw {rpy_rad[2]:+.4f} rad"
     info = DriveInfo(

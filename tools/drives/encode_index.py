@@ -297,7 +297,7 @@ def _first_picture(indices: Rows, file: PictureIndex) -> int:
     raise DriveError(
         f"{file.path}: expected {highest + 1} pictures, or {highest + 1 - lowest} from number "
         f"{lowest} on, as the log's EncodeIdx events of segment {number} say, found {len(file)}; "
-        "which picture is which frame cannot be told: fetch log and video again"
+        "pictures cannot be matched to frames: fetch log and video again"
     )
 
 

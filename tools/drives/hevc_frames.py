@@ -137,7 +137,7 @@ def scan_hevc(path: Path) -> HevcIndex:
                 if len(scan.starts) > MAX_PICTURES or len(scan.parameters) > MAX_PICTURES:
                     raise DriveError(
                         f"{path}: expected at most {MAX_PICTURES} pictures, found more; the file "
-                        "is damaged or no segment of a drive"
+                        "is damaged or not a segment of a drive"
                     )
             size = file.tell()
     except OSError as error:
@@ -346,7 +346,7 @@ class HevcReader:
         if len(data) != end - start:
             raise DriveError(
                 f"{path}: expected {end} bytes as when the drive was opened, found fewer; "
-                "somebody is writing to the file"
+                "another process is writing to the file"
             )
         return data
 

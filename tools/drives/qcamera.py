@@ -87,7 +87,7 @@ def scan_qcamera(path: Path) -> QCameraIndex:
             ) from error
     if len(keys) > MAX_PICTURES:
         raise DriveError(
-            f"{path}: expected at most {MAX_PICTURES} pictures, found more; no segment of a drive"
+            f"{path}: expected at most {MAX_PICTURES} pictures, found more; not a drive's segment"
         )
     columns = np.array(sizes, np.int64).reshape(-1, 2)
     return QCameraIndex(path, digest, np.array(keys, np.bool_), columns[:, 0], columns[:, 1])

@@ -110,7 +110,7 @@ class SegmentDrive:
         main = next(name for name in leading if name in self._files)
         if main != leading[0]:
             logger.warning(
-                "%s: no %s; the wide camera alone leads", source.name, VIDEO_NAMES["road"]
+                "%s: no %s; only the wide camera is used", source.name, VIDEO_NAMES["road"]
             )
         self._plan = plan_moments({name: one.frames for name, one in placed.items()}, main)
         if not len(self._plan):

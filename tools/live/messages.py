@@ -77,7 +77,7 @@ class CameraTable:
         if self.given is not None:
             readouts: tuple[DeviceCameras, ...] = (self.given,)
         elif not around.device_type or not around.sensor:
-            return None, "which camera it is, is not known before deviceState and roadCameraState"
+            return None, "the camera is unknown before deviceState and roadCameraState"
         else:
             try:
                 readouts = find_readouts(around.device_type, around.sensor)
@@ -92,7 +92,7 @@ class CameraTable:
 
 def _unknown(around: Surroundings) -> str:
     return (
-        f"no drawing over it: no focal length is known (--focal-px) for device "
+        f"no overlay: the focal length is unknown (--focal-px) for device "
         f"{around.device_type} with sensor {around.sensor}"
     )
 

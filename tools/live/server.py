@@ -77,7 +77,7 @@ def open_socket(address: Address) -> socket.socket:
         if not address.is_exposed:
             raise UsageError(
                 f"--host {host}: expected a loopback address, as 127.0.0.1, found one that other "
-                "machines reach; add --expose if all of them may watch"
+                "machines reach; add --expose to let them watch"
             )
         logger.warning(
             "%s: whoever reaches this address sees the camera and everything else; there is no "
@@ -100,7 +100,7 @@ def open_socket(address: Address) -> socket.socket:
             holder = holder_of_port(port, str(place[0]))
             reason = f"it in use{f' by {holder}' if holder else ''}"
             advice = (
-                f"another view may be there, look at {url_of(host, port)}, or choose another "
+                f"another view may be running, open {url_of(host, port)}, or choose another "
                 "--port (0: any that is free)"
             )
         raise UsageError(
@@ -173,7 +173,7 @@ class Server:
         )
         await ws.prepare(request)
         if len(self._sockets) >= MAX_VIEWERS:
-            full = f"{MAX_VIEWERS} pages watch already".encode()
+            full = f"{MAX_VIEWERS} pages are connected already".encode()
             await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=full)
             return ws
         self._sockets.add(ws)
@@ -213,7 +213,7 @@ class Server:
         except ConnectionError:
             return
         except Exception:
-            logger.exception("a page cannot be served any more; its connection is closed")
+            logger.exception("a page can no longer be served; its connection is closed")
             if request.transport is not None:
                 request.transport.abort()
 
@@ -224,11 +224,11 @@ def _guard(address: Address) -> Middleware:
         host = _name_of(request.headers.get("Host", ""))
         if not _is_allowed(host, address):
             raise web.HTTPForbidden(
-                text="expected to be asked by an address of this machine, such as 127.0.0.1\n"
+                text="expected a request to an address of this machine, such as 127.0.0.1\n"
             )
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
-            raise web.HTTPForbidden(text="expected this page itself, found another one\n")
+            raise web.HTTPForbidden(text="expected a request from this page, found another page\n")
         return await handler(request)
 
     return guard

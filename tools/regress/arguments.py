@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update", action="store_true", help="write references of all drives that ran well"
     )
-    parser.add_argument("--reason", metavar="TEXT", help="why the change is right (with --update)")
+    parser.add_argument("--reason", metavar="TEXT", help="reason for the change (with --update)")
     parser.add_argument(
         "--bit-exact", action="store_true", help="compare every bit; valid on one device only"
     )
@@ -182,7 +182,7 @@ _ACCEPTING_RULES = (
             "references"
         ),
     ),
-    ("reason !update", "expected --update with it; nothing is accepted without"),
+    ("reason !update", "expected --update as well; without it nothing is accepted"),
     ("baseline no_timing !explain", "expected the timing gate, found --no-timing; choose one"),
     ("baseline_tree !baseline", "expected --baseline and the timing gate with it"),
     ("baseline_tree no_timing", "expected --baseline and the timing gate with it"),
@@ -198,8 +198,8 @@ _EXPLAIN_RULES = (
     ("onnx !explain", "expected --explain with it; nothing else reads the models"),
 )
 _RUN_RULES = (
-    ("jobs cluster", "expected no --cluster with it; its workers are counted there"),
-    ("picture_url !pictures", "expected --pictures with it; it is where they will be"),
+    ("jobs cluster", "expected no --cluster with it; set the number of workers there"),
+    ("picture_url !pictures", "expected --pictures as well; it is the URL of that directory"),
 )
 
 

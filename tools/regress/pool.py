@@ -195,8 +195,8 @@ class WorkDirectory:
                 file.write(pickle.dumps(result))
         except OSError as error:
             raise ToolError(
-                f"{path}: the result cannot be kept: {error.strerror}; free some disk space, then "
-                f"go on with --work {self.path}"
+                f"{path}: the result cannot be stored: {error.strerror}; free some disk space, "
+                f"then continue with --work {self.path}"
             ) from error
 
     def load(self, job: Job) -> JobResult | None:

@@ -149,7 +149,7 @@ def _fact_of_pieces(a: Artifact, b: Artifact) -> Fact:
         if any(counts):
             differing.append(piece)
     text = (
-        f"{len(_weights(a))} weights in A, {len(_weights(b))} in B, packed otherwise; of their "
+        f"{len(_weights(a))} weights in A, {len(_weights(b))} in B, packed differently; of their "
         f"values {only[0]} are in A only, {only[1]} in B only"
     )
     if not differing:
@@ -224,7 +224,7 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
         if not (before[name] <= now[name] or now[name] <= before[name])
     )
     if changed:
-        text = f"what kernels use is defined otherwise: {'; '.join(changed[:SHOWN])}"
+        text = f"definitions that kernels use differ: {'; '.join(changed[:SHOWN])}"
         facts.append(Fact("code generation", True, text))
     for entry in a.entries:
         other = b.entry(entry.name)
@@ -238,7 +238,7 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
             text = f"compiled for {what} {ours or 'none'} in A, {theirs or 'none'} in B"
             facts.append(Fact("code generation", True, text))
     if bool(a.metadata.get("precision")) != bool(b.metadata.get("precision")):
-        facts.append(Fact("code generation", True, "one stores halves, the other does not"))
+        facts.append(Fact("code generation", True, "one stores values as fp16, the other does not"))
     if not facts:
         text = f"{count_text(len(left), 'kernel')}, all of the same text"
         facts.append(Fact("code generation", False, text))

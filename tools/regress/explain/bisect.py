@@ -227,7 +227,7 @@ def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisec
     causes: list[Cause] = [cause for cause in CAUSES if cause in supported]
     main = said["A and B"]
     if main.worst is None:
-        text = "A and B answer with the same bits here: what differs between them changes nothing"
+        text = "A and B give the same bits here: their differences have no effect"
         if causes:
             text += f" ({', '.join(causes)})"
         return Bisection((), tuple(facts), tuple(experiments), text)
@@ -236,7 +236,7 @@ def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisec
     with_weights = said.get("B and A with B's weights")
     own_weights = said.get("A and A with B's weights")
     if with_weights is not None and with_weights.worst is None:
-        notes.append("A's kernels with B's weights answer like B, bit by bit")
+        notes.append("A's kernels with B's weights give the same bits as B")
         causes = ["weights"]
     elif own_weights is not None and own_weights.worst is None:
         excluded.append("weights")
@@ -244,9 +244,9 @@ def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisec
     rebuilt = [said[name] for name in said if name.endswith("from source")]
     if rebuilt and all(experiment.worst is None for experiment in rebuilt):
         excluded.append("driver")
-        notes.append("both built from source by this driver answer like their binaries")
+        notes.append("both give the same bits when built from source by this driver")
     elif rebuilt:
-        notes.append("built from source here, an artifact answers otherwise than its binaries")
+        notes.append("an artifact built from source here gives other bits than its binaries")
         causes = [*causes, "driver"] if "driver" not in causes else causes
     if "code generation" in causes and "graph" not in causes:
         kind = "roundings" if not main.worst.exceeds(ROUNDING) else "more than roundings"

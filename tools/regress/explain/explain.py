@@ -103,14 +103,14 @@ def explain(verdict: DriveVerdict, options: DriveOptions, sources: ExplainSource
         lines += [change.text for change in inputs if change.first_frame == inputs[0].first_frame]
     elif frames and frames[0].first_frame <= first:
         cause = "frames"
-        lines.append(f"{frames[0].text}: the drive's reader or the daemon took other frames")
+        lines.append(f"{frames[0].text}: the drive's reader or the daemon used different frames")
     else:
-        lines.append("all inputs of the program are those of the reference, up to this frame")
+        lines.append("all inputs of the program equal the reference's, up to this frame")
     if sources.baseline is None and sources.onnx is None:
         artifact = verdict.reference.provenance.get("artifact", "") if verdict.reference else ""
         made = f" (the reference was made by artifact {artifact[:12]})" if artifact else ""
         lines.append(
-            f"kernels were not compared: that takes --baseline ARTIFACT{made}, or the models that "
+            f"kernels were not compared: use --baseline ARTIFACT{made}, or give the models that "
             "were compiled with --onnx VISION.onnx POLICY.onnx ..."
         )
         return Explanation(verdict.name, cause, tuple(lines), first)
@@ -135,8 +135,8 @@ def _of_kind(changes: Sequence[Change], *kinds: str) -> list[Change]:
 
 def _missing_frame(frame: int) -> str:
     if frame < 0:
-        return "in all frames of this run both artifacts answer with the same bits"
-    return f"frame {frame} does not come in this run, so kernels were not compared"
+        return "both artifacts give the same bits in all frames of this run"
+    return f"frame {frame} does not occur in this run, so kernels were not compared"
 
 
 def _other_baseline(verdict: DriveVerdict, theirs: LoadedModel) -> list[str]:
@@ -157,13 +157,13 @@ def _explain_with_baseline(
     cause, lines, first = before
     if not case.parts:
         lines.append(
-            f"given these inputs, both artifacts answer with the same bits up to frame "
-            f"{case.frame_id}: the kernels are not to blame"
+            f"given these inputs, both artifacts give the same bits up to frame "
+            f"{case.frame_id}, so the kernels are not the cause"
         )
         if cause == "unknown":
             fields = ", ".join(_fields(verdict))
             lines.append(
-                "the cause lies after the program, in what parses outputs, filters them or fills "
+                "the cause is after the program, in parsing or filtering outputs or in filling "
                 f"messages: {fields}"
             )
             cause = "after"
@@ -178,7 +178,7 @@ def _explain_with_baseline(
     other = _run(readers[1], case)
     found = _first_difference(_run(readers[0], case), other, models, case.entry)
     if found is None:
-        lines.append("launch by launch no result differs that both artifacts have")
+        lines.append("no result that both artifacts have differs")
         return Explanation(verdict.name, cause, tuple(lines), case.frame_id)
     reason = _reason(found, ours, theirs, case, _suspects(found, readers[0].table))
     lines += _describe(found, len(readers[0].table.launches), reason)
@@ -216,13 +216,13 @@ def _explain_with_interpreter(
     alike = len(values) - len(skipped)
     lines.append(
         f"frame {case.frame_id}: {alike} of {count_text(len(values), 'result')} of kernels are "
-        "those of the numpy interpreter, within roundings"
+        "equal to the numpy interpreter's, up to rounding"
         + (f"; {_skipped_text(skipped)}" if skipped else "")
     )
     if alike > len(values) // 2 and cause == "unknown":
         lines.append(
-            "so this program is what its models say; what changed are the models, the program's "
-            "states before this frame, or what comes after the program"
+            "so this program computes its models correctly; the change is in the models, in the "
+            "program's states before this frame, or after the program"
         )
     return Explanation(verdict.name, cause, tuple(lines), first)
 
@@ -270,7 +270,7 @@ def _describe(found: Found, launches: int, reason: str) -> list[str]:
     ]
     if set(found.other.nodes) != set(value.nodes):
         theirs = ", ".join(found.other.nodes[:SHOWN_NODES])
-        lines.append(f"its nearest counterpart, cut otherwise, covers {theirs}")
+        lines.append(f"its nearest counterpart, with other kernel boundaries, covers {theirs}")
     if found.skipped:
         lines.append(_skipped_text(found.skipped))
     return [*lines, reason] if reason else lines
@@ -306,13 +306,13 @@ def _reason(
     if suspects:
         value = suspects[0]
         return (
-            "its source and its weights are the same, and it reads what has no counterpart: the "
-            f"change begins in {value.kernel}, launch {value.launch}, nodes "
+            "its source and its weights are the same, but it reads a result without counterpart: "
+            f"the change begins in {value.kernel}, launch {value.launch}, nodes "
             f"{', '.join(value.nodes[:SHOWN_NODES])}"
         )
     return (
-        "its source and its weights are the same: its inputs differ by roundings, it runs in "
-        "another place, or the driver compiles it otherwise (see --bisect)"
+        "its source and its weights are the same: its inputs differ by rounding, it runs in "
+        "another place, or the driver compiles it differently (see --bisect)"
     )
 
 
@@ -352,15 +352,15 @@ def _interpreter_verdict(
     try:
         expected = interpret(onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
     except ToolError as error:
-        return f"the numpy interpreter was not asked: {error}"
+        return f"the numpy interpreter was not used: {error}"
     key = found.value.launch, found.value.position
     right = align([found.value], expected).get(key)
     sides = [difference(one, right) for one in (found.value, found.other)] if right else []
     if not sides or None in sides:
-        return "the numpy interpreter has no such result: its kernels are cut otherwise"
+        return "the numpy interpreter has no such result: its kernel boundaries differ"
     now, before = (side is not None and not side.exceeds(INTERPRETER_ROUNDING) for side in sides)
     agreement: Mapping[tuple[bool, bool], str] = {
-        (True, True): "with both, within roundings",
+        (True, True): "with both, up to rounding",
         (True, False): "with this artifact, not with the reference artifact",
         (False, True): "with the reference artifact, not with this one",
         (False, False): "with neither",

@@ -45,7 +45,7 @@ def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
             Change(
                 "input",
                 f"input {name} differs {where} ({count} of {count_text(len(differs), 'frame')}): "
-                "the cause lies before the program",
+                "the cause is before the program",
                 count,
                 first,
             )
@@ -62,8 +62,8 @@ def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
     """Return the frames that were handled differently: taken, dropped, published, valid."""
     changes = []
     for what, lost in (
-        ("was taken, and is not", np.setdiff1d(before.frame_id, now.frame_id)),
-        ("was not taken, and is", np.setdiff1d(now.frame_id, before.frame_id)),
+        ("was processed, and is not now", np.setdiff1d(before.frame_id, now.frame_id)),
+        ("was not processed, and is now", np.setdiff1d(now.frame_id, before.frame_id)),
     ):
         if lost.size:
             more = f", {lost.size - 1} more" if lost.size > 1 else ""

@@ -182,9 +182,9 @@ def _header(text: bytes, path: Path) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, "its header is no JSON") from error
+        raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no JSON object")
+        raise _damaged(path, "its header is not a JSON object")
     if header.get("format") != FORMAT:
         raise ReferenceFormatError(
             f"{path}: expected a reference of format {FORMAT}, found format "
@@ -272,8 +272,8 @@ class ReferenceStore:
                 file.write(to_bytes(reference))
         except OSError as error:
             raise ToolError(
-                f"{path}: the reference cannot be written: {error.strerror or error}; what was "
-                "there before is as it was"
+                f"{path}: the reference cannot be written: {error.strerror or error}; "
+                "the previous file is unchanged"
             ) from error
         return path
 
@@ -297,7 +297,7 @@ class ReferenceStore:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ToolError(
-                    f"{self.directory}: expected to write references alone, found another run "
+                    f"{self.directory}: expected exclusive access, found another run "
                     "that writes here; wait for it"
                 ) from error
             yield
@@ -313,7 +313,7 @@ def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directo
     """Return a message with the nearest reference and the parts of the key that differ."""
     advice = "write a first one with: --update --reason TEXT"
     if not found:
-        return f"{drive_name}: expected a reference in {directory}, found none at all; {advice}"
+        return f"{drive_name}: expected a reference in {directory}, found none; {advice}"
 
     def differences(other: Reference) -> list[str]:
         return [
@@ -341,7 +341,7 @@ def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directo
     if "model" in differences(nearest):
         advice = "judge one model against the other with: --against OLD.pkl"
     else:
-        advice = f"if it is meant to be another one, {advice}"
+        advice = f"if the difference is intended, {advice}"
     parts = []
     for name in differences(nearest):
         theirs, ours = (_short(getattr(one, name)) for one in (nearest.key, key))

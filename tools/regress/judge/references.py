@@ -117,7 +117,7 @@ class KeptReferences:
         if found:
             names = ", ".join(one.file_name for one in found)
             raise RegressionReferenceError(
-                f"{place}, found {len(found)} ({names}); remove those that nobody uses, or name "
+                f"{place}, found {len(found)} ({names}); remove unused ones, or name "
                 "the other model's artifact: --against OLD.pkl"
             )
         raise RegressionReferenceError(
@@ -184,7 +184,7 @@ def _other_models(store: ReferenceStore, reference: Reference) -> str:
         for other in store.of_drive(reference.key.drive)
         if other.key.model != reference.key.model
     ]
-    return f"; of other models remain {', '.join(stale)}" if stale else ""
+    return f"; references of other models remain: {', '.join(stale)}" if stale else ""
 
 
 def accept_timing(
@@ -286,7 +286,7 @@ class TimingReferences:
         except OSError as error:
             raise ToolError(
                 f"{self.path}: the timing reference cannot be written: {error.strerror or error}; "
-                "what was there before is as it was"
+                "the previous file is unchanged"
             ) from error
 
     def _read(self) -> dict[str, dict[str, Any]]:

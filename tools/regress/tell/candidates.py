@@ -288,7 +288,7 @@ def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Ca
             "drives with each"
         )
     left_out = {name for one in models for name in one.logs} - set(drives)
-    notes = [f"left out, as not all have it: {', '.join(sorted(left_out))}"] if left_out else []
+    notes = [f"omitted, since not all have them: {', '.join(sorted(left_out))}"] if left_out else []
     true = {name: truth_of_drive(truth, name, len(drives)) for name in drives}
     known = {name: None if one is None else true_behaviour(one) for name, one in true.items()}
     first = {name: behaviour_of_log(models[0].logs[name]) for name in drives}

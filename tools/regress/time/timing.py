@@ -385,7 +385,7 @@ def _to_blame(
         return (), ()
     changes = result.kernels.changes
     if not changes:
-        text = "kernels were not compared: --baseline ARTIFACT knows what they took before"
+        text = "kernels were not compared: measure their earlier times with --baseline ARTIFACT"
         return (text,), ()
     lost_ms = result.model_ms * (1.0 - 1.0 / (1.0 + worst.slower))
     return tuple(describe_kernels(changes, lost_ms)), tuple(slower_kernels(changes, lost_ms))
