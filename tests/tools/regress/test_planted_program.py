@@ -129,7 +129,7 @@ def test_the_clean_program_is_what_its_models_say(
 
     monkeypatch.setattr("modeld.daemon.fill_camera_odometry", zeroing)
     text = explained(planted, modeld, "--baseline", planted.model)
-    assert "the cause lies after the program" in text
+    assert "the cause is after the program" in text
     assert "cameraOdometry.trans" in text
     text = explained(planted, modeld, "--onnx", *planted.onnx)
     found = re.search(r"(\d+) of (\d+) results of kernels are equal to the numpy interpreter", text)
