@@ -123,12 +123,12 @@ def _refuse_options_of_videos(text: str, options: DriveOptions) -> None:
 TELEMETRY = (
     "Telemetry of a video is a CSV file with the columns t_s,speed_mps and optionally "
     "steering_angle_deg, left_blinker, right_blinker, or the directory of a comma2k19 segment. "
-    "t_s is seconds from the first video frame (a segment's: from its first camera frame, without "
-    "a pose from its first speed); speed in m/s; the steering wheel's angle in degrees, positive "
-    "to the left; blinkers 0 or 1. Speed and angle are interpolated linearly at each frame, "
-    "blinkers keep the last row's value. An empty cell or nan is a value that was not measured. "
-    f"Gaps beyond {MAX_GAP_S:g} s are interpolated too, with a warning; before the first and after "
-    "the last row, its values hold. Times none of which is one of the video's are an error. "
+    "t_s is in seconds since the first video frame (for a segment: since its first camera frame, "
+    "or its first speed if it has no pose), speed in m/s, the steering wheel's angle in degrees, "
+    "positive to the left; blinkers are 0 or 1. Speed and angle are interpolated linearly at each "
+    "frame; blinkers keep the last row's value. An empty cell or nan is a missing value. Gaps "
+    f"beyond {MAX_GAP_S:g} s are interpolated, too, with a warning. The first row's values apply "
+    "before it, the last row's after it. It is an error if no time is within the video. "
     f"Without telemetry the car goes straight on at {DEFAULT_SPEED_MPS:g} m/s."
 )
 
@@ -149,7 +149,7 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
         parser.add_argument(
             "--split", action="store_true", help="treat each segment of a route as a drive"
         )
-    group = parser.add_argument_group("drives that are videos", TELEMETRY)
+    group = parser.add_argument_group("options for videos", TELEMETRY)
     group.add_argument(
         "--telemetry", type=Path, metavar="CSV|DIR", help="car state over time: CSV or comma2k19"
     )
@@ -169,8 +169,8 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
         "--rate",
         type=above("--rate", 0, MOST_HZ),
         metavar="HZ",
-        help="take the frame nearest to each multiple of 1/HZ s; 20 is what models are trained on "
-        "(every frame; of 40 frames/s or more the lowest rate of at least 20)",
+        help="use the frame nearest to each multiple of 1/HZ s; models are trained at 20 (every "
+        "frame; from 40 frames/s on, the lowest rate of at least 20)",
     )
 
 

@@ -21,26 +21,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--monitoring",
         type=Path,
         metavar="ARTIFACT",
-        help="driver monitoring artifact that sees the drives' driver camera; driverStateV2 is "
-        "kept and compared, too",
+        help="driver monitoring artifact to run on the drives' driver camera; its driverStateV2 is "
+        "compared, too",
     )
     parser.add_argument(
         "--drives",
         nargs="+",
         required=True,
         metavar="DRIVE",
-        help="drives, as modeld replay takes them; routes and ranges become segments",
+        help="drives, in any form that modeld replay accepts; routes and ranges become segments",
     )
     parser.add_argument("--reference", type=Path, metavar="DIR", help="directory of references")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="OLD",
-        help="judge another training in metres, by the old model's artifact, which plays the same "
-        "drives, or by a directory of its references (instead of --reference)",
+        help="compare with another model in metres: its artifact, which plays the same drives, or "
+        "a directory of its references (instead of --reference)",
     )
     parser.add_argument(
-        "--update", action="store_true", help="write references of all drives that ran well"
+        "--update", action="store_true", help="write references of all drives without errors"
     )
     parser.add_argument("--reason", metavar="TEXT", help="reason for the change (with --update)")
     parser.add_argument(
@@ -80,14 +80,14 @@ def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain",
         action="store_true",
         help="explain why drives changed: inputs, then the program's states, then the first kernel "
-        "that differs, with its ONNX nodes; by --baseline, by --onnx, or by both",
+        "that differs, with its ONNX nodes; needs --baseline, --onnx or both",
     )
     parser.add_argument(
         "--onnx",
         nargs="+",
         type=Path,
         metavar="ONNX",
-        help="models that the artifact was made from, for the numpy interpreter (with --explain)",
+        help="models from which the artifact was compiled, for the interpreter (with --explain)",
     )
     parser.add_argument(
         "--bisect",
@@ -135,9 +135,9 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports")
     group.add_argument("--report", type=Path, metavar="HTML", help="a one-page report")
-    group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, a case for each drive")
+    group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, one case per drive")
     group.add_argument(
-        "--markdown", type=Path, metavar="MD", help="Markdown, as for a page of a pull request"
+        "--markdown", type=Path, metavar="MD", help="Markdown, for example for a pull request"
     )
     group.add_argument(
         "--pictures",
