@@ -33,8 +33,8 @@ from tools.views.pass_over import measured_ms
 
 logger = logging.getLogger(__name__)
 
-# Services whose messages define rows. The first one present is used, so a log without answers has
-# rows of its camera or its car. Rows are at least this far apart unless they are answers.
+# Services whose messages define rows, in order of preference: a log without answers (modelV2) has
+# rows of its camera or its car. Rows that are not answers are at least `PACE_NS` apart.
 PACES: Final = ("modelV2", "roadCameraState", "carState")
 PACE_NS: Final = 45_000_000
 # Span in which the first answer is searched. A log whose first answer comes later begins with rows

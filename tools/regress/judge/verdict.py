@@ -1,8 +1,8 @@
 """Compares the result of a drive with its reference and lists the changes.
 
 The changes are ordered from cause to effect: inputs, handling of frames, the program, its outputs,
-and gates. A gate is a condition on the drive, such as a largest lateral offset. If a drive's inputs
-changed, its kernels need no explanation.
+and gates. A gate is a condition on a metric of the drive, such as the largest lateral offset. If a
+drive's inputs changed, its kernels need no explanation.
 """
 
 from __future__ import annotations
