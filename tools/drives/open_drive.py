@@ -127,7 +127,7 @@ TELEMETRY = (
     "or its first speed if it has no pose), speed in m/s, the steering wheel's angle in degrees, "
     "positive to the left; blinkers are 0 or 1. Speed and angle are interpolated linearly at each "
     "frame; blinkers keep the last row's value. An empty cell or nan is a missing value. Gaps "
-    f"beyond {MAX_GAP_S:g} s are interpolated, too, with a warning. The first row's values apply "
+    f"beyond {MAX_GAP_S:g} s are interpolated, too, with a warning. The first row's values hold "
     "before it, the last row's after it. It is an error if no time is within the video. "
     f"Without telemetry the car goes straight on at {DEFAULT_SPEED_MPS:g} m/s."
 )
