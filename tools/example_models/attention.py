@@ -110,7 +110,6 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
     """Return ViT-Ti/16 and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is that of the papers.
     """
     config = config or ViTConfig()
@@ -164,7 +163,6 @@ def build_swin(seed: int, config: SwinConfig | None = None) -> tuple[onnx.ModelP
     """Return Swin-T and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or SwinConfig()

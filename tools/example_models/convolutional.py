@@ -46,7 +46,6 @@ def build_resnet18(seed: int, config: ResNetConfig | None = None) -> tuple[onnx.
     """Return ResNet-18 and its multiply-adds per run.
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or ResNetConfig()
@@ -107,7 +106,6 @@ def build_unet(seed: int, config: UNetConfig | None = None) -> tuple[onnx.ModelP
 
     Input `image`: (1, 3, 360, 640) float32. Output `outputs`: (1, 5, 360, 640) float32, logits per
     pixel.
-
     Equal seeds give equal bytes.
     """
     config = config or UNetConfig()
@@ -182,7 +180,6 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
 
     Input `image`: (1, 3, 360, 640) float32. Outputs `road`, `lanes`: (1, 2, 360, 640) float32,
     logits per pixel.
-
     Equal seeds give equal bytes.
     """
     config = config or ESPNetConfig()

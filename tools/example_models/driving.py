@@ -86,7 +86,6 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
 
     Inputs `img`, `big_img`: (1, 12, 128, 256) uint8, two frames of 6 channels each, older first.
     Output `outputs`: (1, 1576) float32 in the layout of `outputs.VISION_OUTPUTS`.
-
     Equal seeds give equal bytes. By default it is the 8 M parameter model of the split interface
     of 2025.
     """
@@ -210,7 +209,6 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
     Inputs, float32: `desire_pulse` (1, 25, 8), `traffic_convention` (1, 2), `features_buffer`
     (1, 25, 512). Histories begin with the oldest row, at 5 Hz. Output `outputs`: (1, 1000) float32
     in the layout of `outputs.POLICY_OUTPUTS`, then two values of padding.
-
     Equal seeds give equal bytes. By default it is the 7 M parameter model of the split interface of
     2025.
     """
@@ -293,7 +291,6 @@ def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.Mode
 
     Inputs: `input_img` (1, 1382400) uint8 and `calib` (1, 3) float32. Output: `outputs` (1, width)
     float32. The metadata contains slices if the revision does.
-
     Equal seeds give equal bytes.
     """
     g = GraphBuilder(revision.name, seed)

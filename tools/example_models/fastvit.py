@@ -43,7 +43,6 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
     """Return FastViT-T8 and its multiply-adds per run.
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or FastViTConfig()
@@ -151,7 +150,6 @@ def build_convnext(seed: int, config: ConvNeXtConfig | None = None) -> tuple[onn
     """Return ConvNeXt-Atto and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes.
     """
     config = config or ConvNeXtConfig()

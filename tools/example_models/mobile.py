@@ -169,7 +169,6 @@ def build_mobilenetv3_large(
     """Return MobileNetV3-Large and its multiply-adds per run.
 
     Input `image`: (1, 3, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is the paper's.
     """
     config = config or MobileNetConfig()
@@ -237,7 +236,6 @@ def build_efficientnet_b2_elu(
     """Return EfficientNet-B2 with ELU and its multiply-adds per run.
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is B2's.
     """
     config = config or EfficientNetConfig()
@@ -308,7 +306,6 @@ def build_mobilevit(
     """Return MobileViT-S and its multiply-adds per run.
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or MobileViTConfig()
