@@ -12,7 +12,7 @@ from tests.deploy.checks import PATIENCE_S
 from tests.deploy.container import Container
 from tests.deploy.machine import DeployError
 from tests.deploy.page import ROOT, steps
-from tools.example_models.write import write_interface
+from tools.example_models import write_interface
 
 PAGE = ROOT / "docs/beside-openpilot.md"
 HOME = "/home/comma"

@@ -49,7 +49,7 @@ def built(what: str, make: Callable[[Path], object], *parts: object) -> Path:
 
 def example_models(*names: str, seed: int = 0) -> dict[str, Path]:
     """Return ONNX files of example models and of those for benchmarks, by name."""
-    from tools.example_models.write import write_models
+    from tools.example_models import write_models
 
     def one(name: str) -> Path:
         place = built("model", lambda to: write_models(to, (name,), seed), name, seed)
@@ -61,7 +61,7 @@ def example_models(*names: str, seed: int = 0) -> dict[str, Path]:
 def interface_models(interface: str, seed: int = 0) -> list[Path]:
     """Return the ONNX files of a revision's small models, in the order they run in a frame."""
     from scheduler.driving.revisions import load_monitoring, load_revisions
-    from tools.example_models.write import write_interface
+    from tools.example_models import write_interface
 
     place = built("interface", lambda to: write_interface(to, interface, seed), interface, seed)
     if interface in load_monitoring():

@@ -165,7 +165,7 @@ def make_example(place: Path, device: str | None) -> Path:
     from scheduler.check.vectors import with_self_test
     from scheduler.compile import compile_driving
     from scheduler.device.targets import AUTO, target_for
-    from tools.example_models.write import write_interface
+    from tools.example_models import write_interface
 
     models = [path for path, _ in write_interface(place, EXAMPLE_INTERFACE)]
     compiled = with_self_test(compile_driving(models, target=target_for(AUTO, device)))

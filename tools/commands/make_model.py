@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.directory is None:
         raise UsageError("DIR: missing; name the directory that the files go to")
     # onnx is in the compile extra and slow to load; `--help` must not need it.
-    from tools.example_models.write import write_interface, write_models
+    from tools.example_models import write_interface, write_models
 
     if args.interface is not None and (args.benchmarks or args.model != "all"):
         raise UsageError("--interface: expected neither --model nor --benchmarks beside it")

@@ -1,1 +1,1 @@
-"""Recorded drives of every kind behind one interface: messages and frames, moment by moment."""
+"""Recorded drives of every kind behind one interface: messages and frames, one moment per frame."""

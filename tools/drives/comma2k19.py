@@ -1,10 +1,10 @@
-"""A segment of the comma2k19 data set: one minute of video, CAN, IMU and pose.
+"""Reads a segment of the comma2k19 data set: one minute of video, CAN, IMU and pose.
 
-Layout: `video.hevc` (1164x874, 20 Hz, focal length 910 px), `global_pose/*` with one row for each
-frame, `processed_log/*/*/{t,value}`; all numbers are npy files without an ending. Times are boot
-times of the phone in seconds; those returned here count from the first frame. The local frame is
-forward, right, down. Sources: the data set's README, except that its quaternions take the local
-frame to the earth's (with the usual formula), which the velocities confirm.
+Layout: `video.hevc` (1164x874, 20 Hz, focal length 910 px), `global_pose/*` with one row per frame,
+and `processed_log/*/*/{t,value}`. All numbers are npy files without an extension. Recorded
+times are the phone's boot time in seconds; times returned here start at the first frame. The local
+frame is forward, right, down. Source: the data set's README, except for its quaternions. They
+rotate the local frame to the earth's (with the usual formula), which the velocities confirm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tools.drives.comma2k19_files import (
     read_samples,
     telemetry_files,
 )
-from tools.drives.drive import DriveInfo, FilmedDrive, Moment
+from tools.drives.drive import DriveInfo, Moment, SingleVideoDrive
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
 from tools.lib.named_file import tree
@@ -45,11 +45,11 @@ from tools.video.video import Video, VideoFrame
 logger = logging.getLogger(__name__)
 
 DEVICE, SENSOR = "neo", "unknown"
-# Start to end of a frame of this sensor; the recorded time is taken for the start.
+# Sensor read-out, from start to end of a frame. The recorded time is assumed to be the start.
 READOUT_NS = 18_000_000
-# Slower, and the direction of motion is mostly noise of the pose.
+# At lower speeds the direction of motion is mostly noise of the pose.
 MIN_CALIBRATION_SPEED_MPS = 7.0
-# Counts in the identity of drives: changes whenever the same files yield other moments.
+# Part of a drive's identity. Raise it when the same files yield different moments.
 VERSION = 1
 
 VIDEO = "video.hevc"
@@ -59,27 +59,27 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Comma2k19Telemetry:
-    """Everything of a segment except its pictures. Local frame: x forward, y right, z down."""
+    """The contents of a segment without its pictures. Local frame: x forward, y right, z down."""
 
     path: Path  # the segment directory
-    # Boot time of the phone at time 0: the first frame, or without a pose the first sample of the
-    # speed.
+    # Boot time of the phone at time 0, which is the first frame, or the first speed sample if there
+    # is no pose.
     start_s: float
     speed_mps: Series  # from CAN, 83 Hz
-    steering_angle_deg: Series  # of the steering wheel, positive to the left, from CAN
-    # Front left, front right, rear left, rear right; None where not recorded.
+    steering_angle_deg: Series  # angle of the steering wheel, positive to the left, from CAN
+    # Columns: front left, front right, rear left, rear right. None if not recorded.
     wheel_speed_mps: Samples | None
-    # Specific force in the local frame: -9.8 down at rest; None likewise.
+    # Specific force in the local frame, -9.8 down at rest. None if not recorded.
     accelerometer_mps2: Samples | None
-    gyro_radps: Samples | None  # rotation about the local axes; None likewise
-    # (n,) time of each frame from the first; empty without a pose, as the following.
+    gyro_radps: Samples | None  # rotation rates about the local axes; None if not recorded
+    # (n,) time of each frame since the first. Without a pose, this and the arrays below are empty.
     times_s: Floats
-    positions_m: Floats  # (n, 3) of the camera, in the local frame of the first one
-    # (n, 3, 3) rotation from the local frame of each camera to that of the first.
+    positions_m: Floats  # (n, 3) camera positions in the local frame of the first frame
+    # (n, 3, 3) rotations from each frame's local frame to that of the first frame.
     orientations: Floats
-    velocities_mps: Floats  # (n, 3) in the local frame of each camera
-    # device_from_calib as roll, pitch, yaw: where the car drives, as seen from the camera; None
-    # where it never drives fast enough to tell.
+    velocities_mps: Floats  # (n, 3) camera velocities in each frame's local frame
+    # device_from_calib as roll, pitch, yaw: the direction of travel as seen from the camera. None
+    # if the car is never fast enough to determine it.
     rpy_calib_rad: tuple[float, float, float] | None
 
     def telemetry(self) -> Telemetry:
@@ -89,24 +89,25 @@ class Comma2k19Telemetry:
         )
 
     def rotation_rates_radps(self) -> Floats:
-        """Return (n - 1, 3) rotation between each frame and the next, about the local axes.
+        """Return the rotation rates (n - 1, 3) from each frame to the next, about the local axes.
 
-        The rotation vector of ``R_i^T R_(i+1)`` over the time between: what `cameraOdometry.rot`
-        estimates; `velocities_mps` is what `cameraOdometry.trans` does.
+        Each is the rotation vector of ``R_i^T R_(i+1)`` divided by the time step. These are the
+        quantities that `cameraOdometry.rot` estimates; `cameraOdometry.trans` estimates
+        `velocities_mps`.
         """
         steps = np.swapaxes(self.orientations[:-1], 1, 2) @ self.orientations[1:]
         return rotation_vectors(steps) / np.diff(self.times_s)[:, None]
 
     def path_m(self, frame: int) -> Floats:
-        """Return (n, 3) where the camera was and will be, in the local frame at a frame."""
+        """Return the camera positions (n, 3) of all frames in the local frame of `frame`."""
         return np.asarray((self.positions_m - self.positions_m[frame]) @ self.orientations[frame])
 
 
 def read_comma2k19(path: Path) -> Comma2k19Telemetry:
-    """Read the telemetry and the pose of a segment; its video is not needed.
+    """Read the telemetry and the pose of a segment; the video is not needed.
 
     Raises:
-        DriveError: speed or steering angle is missing, or a file is no array of numbers of the
+        DriveError: speed or steering angle is missing, or a file is not a numeric array of the
             expected shape; the message names the file.
     """
     speed = read_samples(path, SPEED, 1)
@@ -115,7 +116,7 @@ def read_comma2k19(path: Path) -> Comma2k19Telemetry:
         raise DriveError(
             f"{path}: expected a comma2k19 segment with processed_log/{SPEED[0]} and "
             f"processed_log/{STEERING[0]}, found no {'speed' if speed is None else 'steering'}; "
-            "name the directory of one segment, in which processed_log lies"
+            "name the directory of one segment, which contains processed_log"
         )
     pose = read_pose(path)
     start_s = float(speed.times_s[0] if pose is None else pose[0][0])
@@ -140,13 +141,13 @@ def read_comma2k19(path: Path) -> Comma2k19Telemetry:
 
 
 def calibration_of(velocities_mps: Floats) -> tuple[float, float, float] | None:
-    """Return device_from_calib as roll, pitch, yaw from where the camera moves.
+    """Return device_from_calib as roll, pitch, yaw, from the direction of motion.
 
-    The calibrated frame's x axis is the direction of motion: ``Rz(yaw) Ry(pitch) (1, 0, 0) =
-    (cos yaw cos pitch, sin yaw cos pitch, -sin pitch)``. Roll cannot be seen from it and is 0.
+    The x axis of the calibrated frame is the direction of motion: ``Rz(yaw) Ry(pitch) (1, 0, 0) =
+    (cos yaw cos pitch, sin yaw cos pitch, -sin pitch)``. Roll cannot be observed and is 0.
 
-    `velocities_mps`: (n, 3) in the device frame. The result is the mean direction over the
-    frames faster than ``MIN_CALIBRATION_SPEED_MPS``; None where there is none.
+    `velocities_mps`: (n, 3) in the device frame. The result is the mean direction over frames
+    faster than ``MIN_CALIBRATION_SPEED_MPS``, or None if there are no such frames.
     """
     speeds = np.linalg.norm(velocities_mps, axis=1)
     is_fast = speeds > MIN_CALIBRATION_SPEED_MPS
@@ -168,9 +169,9 @@ def rotation_matrices(quaternions: Floats) -> Floats:
 
 
 def rotation_vectors(rotations: Floats) -> Floats:
-    """Return (n, 3) rotation vectors (axis times angle in rad) of (n, 3, 3) small rotations.
+    """Return the (n, 3) rotation vectors (axis times angle in rad) of (n, 3, 3) small rotations.
 
-    ``R - R^T = 2 sin(angle) [axis]``; below 90 degrees the arcsine is the angle.
+    ``R - R^T = 2 sin(angle) [axis]``; below 90 degrees the arcsine of the sine is the angle.
     """
     skew = np.stack(
         [
@@ -181,23 +182,25 @@ def rotation_vectors(rotations: Floats) -> Floats:
         axis=1,
     )
     sines = np.linalg.norm(skew, axis=1) / 2
-    # sin(angle) / angle tends to 1: below this it is 1 in float64.
+    # sin(angle) / angle tends to 1; below 1e-8 it equals 1 in float64.
     scale = np.where(sines < 1e-8, 1.0, np.arcsin(np.minimum(sines, 1.0)) / np.maximum(sines, 1e-8))
     return np.asarray(skew / 2 * scale[:, None])
 
 
 @dataclass(frozen=True, slots=True)
-class Comma2k19Drive(FilmedDrive):
-    """A segment as a drive: one moment a frame, stamped with the phone's boot time."""
+class Comma2k19Drive(SingleVideoDrive):
+    """A segment as a drive: one moment per frame, stamped with the phone's boot time."""
 
     segment: Comma2k19Telemetry
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the moments from number `first` on; everything before is decoded too.
+        """Yield the moments from number `first` on; all earlier frames are decoded too.
+
+        If the video is damaged or has fewer frames than there are times, the moments end early and
+        the reason is logged.
 
         Raises:
-            DriveError: the video has more frames than there are times. Where it has fewer, or is
-                damaged, the moments end with a line in our own log.
+            DriveError: the video has more frames than there are times.
         """
         times_s, telemetry = self.segment.times_s, self.segment.telemetry()
         self.close()
@@ -210,14 +213,14 @@ class Comma2k19Drive(FilmedDrive):
                 decoded += 1
                 index = picture.index
                 if index < times_s.size:
-                    # From boot, as recorded: rounding once keeps the microseconds.
+                    # Boot time, as recorded. Rounding only once keeps the microseconds.
                     sof_ns = round((self.segment.start_s + times_s[index]) * 1e9)
                     times = FrameTimes(index, sof_ns, sof_ns + READOUT_NS)
                     yield times, telemetry.at(times_s[index]), picture
 
         with Video(self.segment.path / VIDEO) as video:
             self._open.append(video)
-            yield from self._filmed(shown(video), first)
+            yield from self._moments_of(shown(video), first)
         problem = (
             f"{self.segment.path / VIDEO}: expected {count_text(times_s.size, 'frame')}, as "
             f"many as global_pose/frame_times holds, found {decoded}; the video is damaged or "
@@ -234,12 +237,12 @@ class Comma2k19Drive(FilmedDrive):
 def is_segment(path: Path) -> bool:
     """Return whether a directory looks like one segment of the data set."""
     names = ("processed_log", "global_pose")
-    # Path.is_dir raises where a name is too long.
+    # Path.is_dir raises an error if a name is too long.
     return any(os.path.isdir(path / name) for name in names)  # noqa: PTH112
 
 
 def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG001 - of all kinds
-    """Return a segment itself, and of a drive's directory its segments, by number."""
+    """Return a segment's path itself, or the segments of a drive's directory in order."""
     path = Path(text)
     if is_segment(path):
         return [text]
@@ -250,7 +253,7 @@ def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG00
 
 
 def input_files(text: str, options: DriveOptions) -> list[Path]:
-    """Return the segments' directories and all in them, and the directory that the text names."""
+    """Return the segments' directories with their contents, and the directory named by `text`."""
     return [path for one in expand(text, options) or [] for path in (Path(text), *tree(Path(one)))]
 
 
@@ -258,7 +261,7 @@ def open_drive(text: str, options: DriveOptions) -> Comma2k19Drive:
     """Open a segment with its video.
 
     Raises:
-        DriveError: the video or the pose is missing, or the video is of another size.
+        DriveError: the video or the pose is missing, or the video has an unexpected size.
         VideoError: the video cannot be decoded.
     """
     path = Path(text)
@@ -278,7 +281,7 @@ def open_drive(text: str, options: DriveOptions) -> Comma2k19Drive:
     rpy_rad = segment.rpy_calib_rad
     mounting = Mounting(DEVICE, SENSOR, rpy_rad or (0.0, 0.0, 0.0))
     frame_s = float(np.median(np.diff(segment.times_s))) if segment.times_s.size > 1 else 0.05
-    where = "assumed level: never fast enough to tell"
+    where = "assumed level: the car is never fast enough"
     if rpy_rad is not None:
         where = f"from the pose: pitch {rpy_rad[1]:+.4f}, yaw {rpy_rad[2]:+.4f} rad"
     info = DriveInfo(

@@ -1,7 +1,7 @@
-"""The files of a comma2k19 segment, as arrays with their boot times.
+"""Reads the files of a comma2k19 segment as arrays with their boot times.
 
-All numbers are npy arrays in files without an ending; `global_pose` has one row for each video
-frame, every log type of `processed_log` its own times. Called by `tools.drives.comma2k19`.
+All numbers are npy arrays in files without an extension. `global_pose` has one row per video frame;
+every log type in `processed_log` has its own times. `tools.drives.comma2k19` uses this module.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from runtime.files.user_file import read_given
 from runtime.texts import count_text
 from tools.errors import DriveError
 
-# A unit quaternion further from 1 than this is none.
+# Largest accepted deviation of a quaternion's norm from 1.
 QUATERNION_TOLERANCE = 1e-3
-# Names of one log type; the second one is that of the data set's README.
+# Directory names of each log type; the second is the one in the data set's README.
 SPEED = ("CAN/speed", "CAN/car_speed")
 STEERING = ("CAN/steering_angle",)
 WHEEL_SPEED = ("CAN/wheel_speed", "CAN/wheel_speeds")
@@ -29,11 +29,11 @@ ACCELEROMETER = ("IMU/accelerometer", "IMU/acceleration")
 GYRO = ("IMU/gyro",)
 POSE = ("frame_times", "frame_positions", "frame_velocities", "frame_orientations")
 
-# Far beyond any boot time in s, position on earth in m or speed in m/s, and safe to square.
+# Far above any boot time in s, position on earth in m or speed in m/s, and safe to square.
 MAX_VALUE = 1e9
-# A minute at 100 Hz with three numbers each is 144 KB.
+# Largest file to read. A minute at 100 Hz with three numbers each is 144 KB.
 MAX_BYTES = 64 << 20
-# What numpy writes (numpy.lib.format, versions 1.0 and 2.0), with numbers of 1 to 8 bytes.
+# Headers as numpy writes them (numpy.lib.format, versions 1.0 and 2.0), for 1- to 8-byte numbers.
 _NPY_HEADER = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|\x02\x00....)\{'descr': '(?P<descr>[<>|](?:f[248]|[iu][1248]))', "
     rb"'fortran_order': (?P<order>True|False), 'shape': \((?P<shape>[0-9, ]{0,40})\), \} *\n",
@@ -45,14 +45,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One log type."""
+    """The samples of one log type."""
 
     times_s: Floats  # (n,) float64, strictly increasing
     values: Floats  # (n, k) float64
 
 
 def telemetry_files(path: Path) -> list[Path]:
-    """Return the files of a segment that decide its telemetry, for digests."""
+    """Return the files of a segment that determine its telemetry, for digests."""
     logs = [_log_directory(path, names) for names in (SPEED, STEERING)]
     files = [log / part for log in logs if log is not None for part in ("t", "value")]
     pose = [path / "global_pose" / name for name in POSE]
@@ -60,7 +60,7 @@ def telemetry_files(path: Path) -> list[Path]:
 
 
 def read_samples(path: Path, names: tuple[str, ...], columns: int) -> Samples | None:
-    """Read one log type; None where it was not recorded. Times are boot times."""
+    """Read one log type, with boot times; return None if it was not recorded."""
     directory = _log_directory(path, names)
     if directory is None:
         return None
@@ -77,7 +77,7 @@ def read_samples(path: Path, names: tuple[str, ...], columns: int) -> Samples | 
             f"times from 0 to {MAX_VALUE:g} s, found {times_s.shape} and {values.shape}; "
             "the files are damaged: fetch them again"
         )
-    # Messages of one CAN packet may carry the same time: the first one counts.
+    # Messages in one CAN packet can have the same time; keep the first.
     times_s, rows = np.unique(times_s, return_index=True)
     return Samples(times_s, values.reshape(-1, columns)[rows])
 
@@ -92,7 +92,7 @@ def read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
     count = times_s.size
     is_sound = count > 0 and shapes == [(count,), (count, 3), (count, 3), (count, 4)]
     is_sound = is_sound and _are_times(times_s)
-    # NaN is not less than anything.
+    # Comparisons with NaN are false, so this also rejects NaN.
     is_sound = is_sound and all(
         bool((np.abs(array) < MAX_VALUE).all()) for array in (positions, velocities, quaternions)
     )
@@ -111,7 +111,7 @@ def read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
 
 
 def _are_times(times_s: Floats) -> bool:
-    """Return whether these may be seconds since a phone was started."""
+    """Return whether all values are plausible seconds since a phone's boot."""
     return bool(((times_s >= 0.0) & (times_s < MAX_VALUE)).all())
 
 
@@ -125,8 +125,8 @@ def _log_directory(path: Path, names: tuple[str, ...]) -> Path | None:
 def _load(file: Path) -> Floats:
     """Read an npy file of numbers as float64.
 
-    Not by numpy's own reader: it evaluates the header, which raises anything on damage and would
-    allocate whatever is announced.
+    numpy's own reader is not used: it evaluates the header, so a damaged file can raise any error
+    or request any amount of memory.
     """
     try:
         content = read_given(file, MAX_BYTES)

@@ -1,9 +1,9 @@
-"""The interface of a recorded drive: messages and camera frames in time order, cut into moments.
+"""Defines the interface of a recorded drive: messages and frames in time order, as moments.
 
-A moment is what the daemon has when it takes one frame of its main camera: every message up to and
-including the camera states of that frame, and the frames themselves. What was recorded after the
-last frame is one more moment, without frames. Replay, live playing, regression and export see
-drives through this module only; each kind of drive is one module beside it.
+A moment is the data that the daemon has when it processes one frame of its main camera: the frames,
+and all messages since the previous moment, up to the camera states of these frames. Messages after
+the last frame form one more moment, without frames. Replay, live playback, regression and export
+use drives only through this module. Each kind of drive has its own module in this package.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tools.messages.drive_messages import DriveMessages, FrameTimes, Mounting
 from tools.messages.telemetry import CarSample
 from tools.video.video import Video, VideoFrame
 
-# A drive fills the buffers of its frames again after this many moments: what reads ahead may hold
-# fewer than that many, and what keeps a frame copies it.
+# Number of moments after which a drive reuses its frame buffers. Readers that look ahead must hold
+# fewer moments than this; readers that keep a frame must copy it.
 KEPT_MOMENTS = 8
 
 
@@ -30,54 +30,53 @@ class Message(NamedTuple):
     """One recorded message."""
 
     service: str  # the Event member's name, as in `cereal.services`
-    # `logMonoTime`, ns of the recording machine's monotonic clock. The `initData` that later
-    # segments begin with is as old as the route: it has the time of the message after it.
+    # `logMonoTime` in ns, from the monotonic clock of the recording machine. The `initData` at the
+    # start of later segments is as old as the route; it gets the time of the message after it.
     mono_time_ns: int
-    data: bytes  # the Event as it was recorded: what is passed on
-    # The Event as software of today would have sent it, for those who read it; None where that is
-    # `data`.
+    data: bytes  # the Event as recorded; this is what is forwarded
+    # The Event converted to the current schema, for readers. None if no conversion is needed.
     migrated: bytes | None = None
 
     @property
     def read_as(self) -> bytes:
-        """The Event for those who read it: the daemon, and what is asked of a drive."""
+        """The Event to read, in the current schema."""
         return self.data if self.migrated is None else self.migrated
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What has happened since the moment before."""
+    """The messages and frames since the previous moment."""
 
-    index: int  # position in the drive, from 0; a moment that was skipped keeps its number
-    # In time order; the camera states of this moment are the last ones. Over all moments, every
-    # message that was recorded.
+    index: int  # position in the drive, from 0; skipped moments keep their numbers
+    # In time order, ending with the camera states of this moment. The messages of all moments
+    # together are all recorded messages.
     messages: tuple[Message, ...]
-    # By stream of `cereal.frames.STREAMS`, in the order in which they are to be handed over: extra
-    # cameras first, "road" last. A camera that delivered nothing is missing, so a moment may have
-    # no frame. Buffers are reused, see ``KEPT_MOMENTS``.
+    # Frames by stream of `cereal.frames.STREAMS`, in the order of delivery: extra cameras first,
+    # "road" last. Cameras without a frame are missing, so a moment can have no frames. Buffers are
+    # reused, see ``KEPT_MOMENTS``.
     frames: Mapping[str, Frame]
 
 
 @dataclass(frozen=True, slots=True)
 class DriveInfo:
-    """What is known of a drive before its first frame is decoded."""
+    """Properties of a drive that are known before its first frame is decoded."""
 
-    # What users call it, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or ``drive.mp4``.
+    # Display name, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or ``drive.mp4``.
     name: str
     kind: str  # ``openpilot``, ``comma2k19`` or ``video``
-    # Sha256 (64 hex digits) of all that decides what `moments` yields: contents of files, options.
-    # The key of references.
+    # Sha256 (64 hex digits) of everything that determines the moments: file contents and options.
+    # References are stored under this key.
     identity: str
-    # Layout of the frames by stream; only streams that have frames.
+    # Layout of the frames, by stream; only streams that have frames.
     formats: Mapping[str, FrameFormat]
-    # What the frames were filmed with; None where `deviceState` and `roadCameraState` of the drive
-    # name a device of `modeld.vehicle.cameras.DEVICE_CAMERAS`.
+    # Cameras of the recording. None if the drive's `deviceState` and `roadCameraState` name a
+    # device of `modeld.vehicle.cameras.DEVICE_CAMERAS`.
     cameras: DeviceCameras | None
     mounting: Mounting  # first calibration of the drive, for pictures with overlays
-    # How many there are, that behind the last frame included; None where only decoding tells.
+    # Number of moments, including the one after the last frame. None if only decoding can show it.
     moments: int | None
-    rate_hz: float  # of the main camera
-    car_params: bytes | None = None  # the drive's first `carParams` Event; None where it has none
+    rate_hz: float  # frame rate of the main camera
+    car_params: bytes | None = None  # the drive's first `carParams` Event; None if it has none
     # Name -> value, for reports: where the drive came from and what was assumed.
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,18 +86,18 @@ class Drive(Protocol):
 
     @property
     def info(self) -> DriveInfo:
-        """What is known of it."""
+        """The drive's properties."""
         ...
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the moments from number `first` on, decoding as they are asked for.
+        """Yield the moments from number `first` on, decoding lazily.
 
-        The same drive yields the same moments every time. Only one iterator is used at a time.
+        The same drive yields the same moments every time. Only one iterator can be active.
 
-        What a damaged video or log lacks is left out with a warning.
+        Parts missing from a damaged video or log are omitted with a warning.
 
         Raises:
-            ToolError: a file cannot be read at all; what precedes was yielded.
+            ToolError: a file cannot be read at all; earlier moments were yielded.
         """
         ...
 
@@ -109,21 +108,21 @@ class Drive(Protocol):
 
 @dataclass(slots=True)
 class FirstPart:
-    """A drive up to where its pictures change their size, for what keeps that much."""
+    """A drive up to the point where its pictures change their size."""
 
     drive: Drive  # an open drive
-    change: PictureSizeError | None = None  # what was said there; None before, and of other drives
+    change: PictureSizeError | None = None  # the size change, once it has been reached
 
     @property
     def info(self) -> DriveInfo:
-        """What is known of the drive."""
+        """The drive's properties."""
         return self.drive.info
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the drive's moments, and end where it cannot be followed any more.
+        """Yield the drive's moments up to a change of the picture size.
 
         Raises:
-            ToolError: as the drive does, but for that.
+            ToolError: any other error of the drive.
         """
         try:
             yield from self.drive.moments(first)
@@ -131,7 +130,7 @@ class FirstPart:
             self.change = error
 
     def check(self) -> None:
-        """Say what ended the drive, now that what precedes is kept.
+        """Raise the size change that ended the drive, after the earlier moments were processed.
 
         Raises:
             PictureSizeError: the pictures have changed their size.
@@ -145,16 +144,16 @@ class FirstPart:
 
 
 @dataclass(frozen=True, slots=True)
-class FilmedDrive:
-    """What drives of a single video have in common: messages are made for its frames."""
+class SingleVideoDrive:
+    """A base for drives from a single video; their messages are generated for its frames."""
 
-    info: DriveInfo  # what is known of it; ``moments`` as far as the header tells
+    info: DriveInfo  # the drive's properties; ``moments`` is None if the header does not show it
     _open: list[Video] = field(default_factory=list, kw_only=True)
     _ends: list[str] = field(default_factory=list, kw_only=True)
 
     @property
     def damage(self) -> str:
-        """Why the moments that were yielded last ended too early; "" where they did not."""
+        """Reason for which the last iteration ended early; "" if it did not."""
         return self._ends[-1] if self._ends else ""
 
     def close(self) -> None:
@@ -162,18 +161,18 @@ class FilmedDrive:
         while self._open:
             self._open.pop().close()
 
-    def _filmed(
+    def _moments_of(
         self, shown: Iterable[tuple[FrameTimes, CarSample, VideoFrame]], first: int
     ) -> Iterator[Moment]:
         """Yield the moments from number `first` on.
 
-        `shown`: all frames, with their stamps and the car at that time.
+        `shown`: all frames, with their timestamps and the car state at that time.
         """
         layout = self.info.formats["road"]
         buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
         messages = DriveMessages(self.info.mounting)
         for times, car, picture in shown:
-            # Of skipped frames too: when a slow message is due depends on all before.
+            # Also for skipped frames: when a slow message is due depends on all earlier frames.
             sent = [
                 Message(name, times.eof_ns if name == "roadCameraState" else times.sof_ns, data)
                 for name, data in messages.for_frame(times, car)

@@ -1,7 +1,8 @@
-"""Surveys the logs of a drive before anything is decoded, and cuts the drive into moments.
+"""Surveys the logs of a drive before decoding, and divides the drive into moments.
 
-The first pass over the logs collects camera states, EncodeIdx events and facts. The plan says which
-frames belong together, and up to when messages were heard.
+A moment is one frame of the main camera with the messages since the previous one. The survey reads
+all logs once and collects camera states, EncodeIdx events and facts. The plan then assigns frames
+of all cameras to moments, and gives each moment the time of its last message.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tools.messages.drive_messages import Mounting
 
 logger = logging.getLogger(__name__)
 
-# Among streams, the small pictures of the road camera.
+# Stream name for the small pictures of the road camera (``qcamera.ts``).
 SMALL: Final = "small"
 STATE_SERVICES: Final = {
     "roadCameraState": "road",
@@ -38,38 +39,38 @@ INDEX_SERVICES: Final = {
     "driverEncodeIdx": "driver",
     "qRoadEncodeIdx": SMALL,
 }
-# EncodeIndex.Type, fullHEVC and qcameraH264: the others are of other files.
+# EncodeIndex.Type fullHEVC and qcameraH264; other types describe other files.
 _FULL_HEVC: Final = 1
 _QCAMERA: Final = 6
-# Clocks and counters of damaged logs may hold anything; this is 146 years in ns.
+# Upper limit for clocks and counters, which can hold anything in damaged logs: 146 years in ns.
 _LARGEST: Final = 1 << 62
 NO_FRAME: Final = -1
 
 
 @dataclass(slots=True)
 class LogSurvey:
-    """What the logs of a drive hold."""
+    """The contents of a drive's logs that the plan needs."""
 
     # Stream -> (n,) of ``STATE``, in the order of the logs.
     states: dict[str, Rows] = field(default_factory=dict)
-    # Stream, or ``SMALL`` -> (n,) of ``INDEX``, those of the video files, in the order of the logs.
+    # Stream, or ``SMALL`` -> (n,) of ``INDEX`` for the video files, in the order of the logs.
     indices: dict[str, Rows] = field(default_factory=dict)
     last_times_ns: list[int] = field(default_factory=list)  # newest logMonoTime of each log
-    # Of each log that goes on where another one ended, when it did; else None.
+    # Start time of each log that continues a previous one; None for others.
     starts_ns: list[int | None] = field(default_factory=list)
-    recorder: Recorder = field(default_factory=Recorder)  # who made them
-    # Of initData: device, dongle, version, commit, branch.
+    recorder: Recorder = field(default_factory=Recorder)  # the recording device
+    # From initData: device, dongle, version, commit, branch.
     facts: dict[str, str] = field(default_factory=dict)
-    # By the first liveCalibration, deviceState and camera state.
+    # From the first liveCalibration, deviceState and camera state.
     mounting: Mounting = field(default_factory=Mounting)
     car_params: bytes | None = None  # the first carParams Event
-    migrated: dict[str, int] = field(default_factory=dict)  # Event member -> how many were migrated
+    migrated: dict[str, int] = field(default_factory=dict)  # Event member -> number migrated
 
     def small_indices(self) -> Rows:
-        """Return the events of small pictures; of the full ones in logs that have no others.
+        """Return the EncodeIdx events of small pictures, or of full ones in logs without those.
 
-        Software of before 2022 announces the full ones only. Both show the same frames; key frames
-        and sizes differ.
+        Software before 2022 records events of the full pictures only. Both show the same frames,
+        but key frames and sizes differ.
         """
         small, full = self.indices[SMALL], self.indices["road"].copy()
         full["flags"] = full["size_bytes"] = 0
@@ -80,7 +81,7 @@ def survey_logs(paths: Sequence[Path]) -> LogSurvey:
     """Read the logs of a drive once.
 
     Raises:
-        DriveError: a file cannot be read or is no log.
+        DriveError: a file cannot be read or is not a log.
     """
     surveyor = _Surveyor()
     for position, path in enumerate(paths):
@@ -104,7 +105,7 @@ class _Surveyor:
         }
 
     def read(self, position: int, path: Path) -> None:
-        """Take one log."""
+        """Read one log, which is number `position` of the drive."""
         states: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._states}
         indices: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._indices}
         last_ns = damaged = 0
@@ -133,7 +134,7 @@ class _Surveyor:
         self.survey.last_times_ns.append(last_ns)
 
     def finish(self) -> LogSurvey:
-        """Return what was found."""
+        """Return the survey of all logs read."""
         survey = self.survey
         survey.states = {name: np.concatenate(rows) for name, rows in self._states.items()}
         survey.indices = {name: np.concatenate(rows) for name, rows in self._indices.items()}
@@ -219,20 +220,20 @@ def _bounded(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MomentPlan:
-    """The moments of a drive, one for each frame of the main camera, and for what is between."""
+    """The moments of a drive: one per frame of the main camera, and some between such frames."""
 
-    # (n,) int64, logMonoTime of the last message of each moment, never decreasing.
-    cuts_ns: NDArray[np.int64]
+    # (n,) int64, logMonoTime of the last message of each moment, in non-decreasing order.
+    ends_ns: NDArray[np.int64]
     frames: Mapping[str, Rows]  # stream -> (n,) of ``FRAME``; the main camera last
-    # Stream -> (n,) bool, there is a picture for that moment.
+    # Stream -> (n,) bool, whether there is a picture for the moment.
     present: Mapping[str, NDArray[np.bool_]]
 
     def __len__(self) -> int:
-        return len(self.cuts_ns)
+        return len(self.ends_ns)
 
     @property
     def rate_hz(self) -> float:
-        """Rate of the main camera, by the median of its intervals."""
+        """Rate of the main camera, from the median of its frame intervals."""
         starts = self.frames[list(self.frames)[-1]]["sof_ns"]
         steps = np.diff(starts)
         steps = steps[steps > 0]
@@ -240,37 +241,37 @@ class MomentPlan:
 
 
 def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
-    """Pair the frames of the cameras and lay the cuts.
+    """Pair the frames of the cameras and determine where moments end.
 
     A moment ends with the later of the camera states of its road and wide frame, and before the
-    next frame of the main camera. The wide frame of a moment is the one that began with the road
-    frame, within the daemon's own window; the driver camera runs half a period later, and its frame
-    belongs to the moment in which it was announced. Where that is not the last one of its moment,
-    because the main camera lost a frame or has stopped, it gets a moment of its own. What precedes
-    the first picture and follows the last one of all cameras is no moment.
+    next frame of the main camera. Its wide frame is the one that started with the road frame,
+    within the daemon's pairing window. The driver camera runs half a period later; its frame
+    belongs to the moment in which it was announced. If that moment has a newer driver frame,
+    because the main camera lost a frame or has stopped, the older one gets its own moment. Frames
+    before the first picture and after the last picture of all cameras belong to no moment.
 
-    `cameras`: stream -> (n,) of ``FRAME`` in the order of ``time_ns``. `main`: the camera that sets
-    the pace.
+    `cameras`: stream -> (n,) of ``FRAME`` in the order of ``time_ns``. `main`: the camera whose
+    frames define the moments.
     """
     pace = cameras[main]
     count = len(pace)
     frames: dict[str, Rows] = {}
     present: dict[str, NDArray[np.bool_]] = {}
-    cuts = pace["time_ns"].copy()
+    ends = pace["time_ns"].copy()
     partner = np.full(count, NO_FRAME, np.int64)
     if main == "road" and "wideRoad" in cameras:
         wide = cameras["wideRoad"]
         partner = _pair(pace["sof_ns"], wide["sof_ns"])
-        _wait_for_states(cuts, _chosen(wide, partner)[0], partner)
-    cuts, rows = np.maximum.accumulate(cuts), np.arange(count)
+        _extend_to_wide_states(ends, _chosen(wide, partner)[0], partner)
+    ends, rows = np.maximum.accumulate(ends), np.arange(count)
     if "driver" in cameras and main != "driver":
         driver = cameras["driver"]
-        places = _passed_over(cuts, driver)
+        places = _superseded(ends, driver)
         own = driver["time_ns"][list(places)]
-        cuts = np.insert(cuts, list(places.values()), own)
+        ends = np.insert(ends, list(places.values()), own)
         rows = np.insert(rows, list(places.values()), NO_FRAME)
         partner = np.insert(partner, list(places.values()), NO_FRAME)
-        frames["driver"], present["driver"] = _chosen(driver, _newest(cuts, driver["time_ns"]))
+        frames["driver"], present["driver"] = _chosen(driver, _newest(ends, driver["time_ns"]))
     if "wideRoad" in cameras and main != "wideRoad":
         frames["wideRoad"], present["wideRoad"] = _chosen(cameras["wideRoad"], partner)
     frames[main], present[main] = _chosen(pace, rows)
@@ -278,14 +279,14 @@ def plan_moments(cameras: Mapping[str, Rows], main: str) -> MomentPlan:
     span = slice(int(shown[0]), int(shown[-1]) + 1) if shown.size else slice(0, 0)
     order = [name for name in ("driver", "wideRoad", "road") if name in frames]
     return MomentPlan(
-        cuts[span],
+        ends[span],
         {name: frames[name][span] for name in order},
         {name: present[name][span] for name in order},
     )
 
 
 def _pair(starts_ns: NDArray[np.int64], others_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each start the nearest of the others within the window, each at most once."""
+    """Return the nearest of `others_ns` within the window for each start, each used once."""
     partners = np.full(len(starts_ns), NO_FRAME, np.int64)
     if not len(others_ns):
         return partners
@@ -297,7 +298,7 @@ def _pair(starts_ns: NDArray[np.int64], others_ns: NDArray[np.int64]) -> NDArray
     is_before = starts_ns - ordered[before] <= ordered[after] - starts_ns
     nearest = np.where(is_before, before, after)
     gaps = np.abs(ordered[nearest] - starts_ns)
-    # The closest first, so that of two frames that want one partner the right one gets it.
+    # Closest pairs first, so that of two frames with the same nearest partner the closer gets it.
     taken: set[int] = set()
     for row in np.argsort(gaps, kind="stable").tolist():
         if gaps[row] < PAIRING_WINDOW_NS and nearest[row] not in taken:
@@ -306,20 +307,20 @@ def _pair(starts_ns: NDArray[np.int64], others_ns: NDArray[np.int64]) -> NDArray
     return partners
 
 
-def _passed_over(cuts_ns: NDArray[np.int64], frames: Rows) -> dict[int, int]:
-    """Return the pictures that are not the newest of their moment, each with its moment."""
-    moments = np.searchsorted(cuts_ns, frames["time_ns"])
-    newest = set(_newest(cuts_ns, frames["time_ns"]).tolist())
+def _superseded(ends_ns: NDArray[np.int64], frames: Rows) -> dict[int, int]:
+    """Return the pictures that are not the newest of their moment: row -> moment."""
+    moments = np.searchsorted(ends_ns, frames["time_ns"])
+    newest = set(_newest(ends_ns, frames["time_ns"]).tolist())
     shown = np.flatnonzero(frames["picture"] != NO_PICTURE).tolist()
     return {row: int(moments[row]) for row in shown if row not in newest}
 
 
-def _newest(cuts_ns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each cut the last frame announced since the cut before."""
-    newest = np.full(len(cuts_ns), NO_FRAME, np.int64)
-    moments = np.searchsorted(cuts_ns, times_ns)
-    inside = moments < len(cuts_ns)
-    # Ascending, so that a later frame replaces an earlier one of the same moment.
+def _newest(ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each moment the last frame announced in it, or ``NO_FRAME``."""
+    newest = np.full(len(ends_ns), NO_FRAME, np.int64)
+    moments = np.searchsorted(ends_ns, times_ns)
+    inside = moments < len(ends_ns)
+    # The rows ascend, so that a later frame replaces an earlier one of the same moment.
     newest[moments[inside]] = np.flatnonzero(inside)
     return newest
 
@@ -332,9 +333,11 @@ def _chosen(frames: Rows, rows: NDArray[np.int64]) -> tuple[Rows, NDArray[np.boo
     return chosen, chosen["picture"] != NO_PICTURE
 
 
-def _wait_for_states(cuts_ns: NDArray[np.int64], wide: Rows, partner: NDArray[np.int64]) -> None:
-    """Move cuts to the wide camera's state where that comes before the next frame's."""
-    following = np.append(cuts_ns[1:], np.iinfo(np.int64).max)
+def _extend_to_wide_states(
+    ends_ns: NDArray[np.int64], wide: Rows, partner: NDArray[np.int64]
+) -> None:
+    """Extend moments to the wide camera's state if it precedes the next frame."""
+    following = np.append(ends_ns[1:], np.iinfo(np.int64).max)
     waits = (partner != NO_FRAME) & wide["has_state"]
-    waits &= (wide["time_ns"] > cuts_ns) & (wide["time_ns"] < following)
-    cuts_ns[waits] = wide["time_ns"][waits]
+    waits &= (wide["time_ns"] > ends_ns) & (wide["time_ns"] < following)
+    ends_ns[waits] = wide["time_ns"][waits]

@@ -1,12 +1,12 @@
 """Maps each frame of a camera to the picture and the file that show it.
 
 A camera numbers its frames (``frameId``) over the whole drive; a video file numbers its pictures
-from 0. An EncodeIdx event says which is which: ``segmentNum`` names the file, ``segmentId`` the
-picture. The numbers part as soon as the encoder drops a frame, so a frame id is never an index.
+from 0. EncodeIdx events connect the two: ``segmentNum`` is the file, ``segmentId`` the picture.
+The numbers diverge as soon as the encoder drops a frame, so a frame id is never an index.
 
-A qlog has every 20th state of a camera. Frames come at a steady rate, so the ids and times of those
-between are known to a millisecond. When the segment was begun decides which of them the first
-picture of a file shows.
+A qlog contains only every 20th state of a camera. Frames come at a steady rate, so ids and times of
+the frames between are known to a millisecond. The start time of the segment determines which frame
+the first picture of a file shows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tools.drives.hevc_frames import HevcIndex
 from tools.drives.qcamera import QCameraIndex
 from tools.errors import DriveError
 
-# Of an EncodeIdx: the flag of a key frame (V4L2_BUF_FLAG_KEYFRAME).
+# Flag of a key frame in an EncodeIdx (V4L2_BUF_FLAG_KEYFRAME).
 KEY_FLAG: Final = 8
 NO_PICTURE: Final = -1
 NO_STATE: Final = -1
-# Frames between a camera and its encoder when a file ends: their states are in this segment's log,
-# their pictures in the next file.
+# Most frames between a camera and its encoder when a file ends: their states are in this segment's
+# log, their pictures in the next file.
 _IN_FLIGHT: Final = 3
-# A camera that starts again counts from 0: the same id this far apart is another frame.
+# A restarted camera counts from 0, so equal ids at least this far apart are different frames.
 _SAME_FRAME_NS: Final = 10_000_000_000
-# Of the frames that a thinned log leaves out.
+# Frame period, to interpolate the frames that a thinned log omits.
 _PERIOD_NS: Final = 50_000_000
 
 STATE: Final = np.dtype(
@@ -43,7 +43,7 @@ STATE: Final = np.dtype(
         ("eof_ns", np.int64),
     ]
 )
-"""A camera state: position of the segment whose log has it, logMonoTime, and its own fields."""
+"""A camera state: position of the segment whose log contains it, logMonoTime, and its fields."""
 
 INDEX: Final = np.dtype(
     [
@@ -54,7 +54,7 @@ INDEX: Final = np.dtype(
         ("size_bytes", np.int64),
     ]
 )
-"""An EncodeIdx: as a camera state, and segmentNum, segmentId, flags, len."""
+"""An EncodeIdx: the fields of a camera state, and segmentNum, segmentId, flags, len."""
 
 FRAME: Final = np.dtype(
     [
@@ -67,11 +67,11 @@ FRAME: Final = np.dtype(
         ("has_state", np.bool_),
     ]
 )
-"""A frame of a camera: when it is announced, its stamps, and the picture that shows it.
+"""A frame of a camera: its announcement, its timestamps, and the picture that shows it.
 
-``time_ns`` is the logMonoTime of the camera state; without a state the end of the exposure.
-``segment`` is the position of the file in the drive, ``picture`` is ``NO_PICTURE`` where there is
-none.
+``time_ns`` is the logMonoTime of the camera state, or the end of the exposure if there is no state.
+``segment`` is the position of the file in the drive. ``picture`` is ``NO_PICTURE`` if no picture
+shows the frame.
 """
 
 Rows = NDArray[np.void]
@@ -82,33 +82,33 @@ PictureIndex = HevcIndex | QCameraIndex
 class VideoFile:
     """The video of one camera in one segment."""
 
-    number: int  # segmentNum that EncodeIdx events call it by
-    index: PictureIndex | None  # what it holds; None where the file is missing
-    # When the segment was begun, by its log; None where that is not the first picture.
+    number: int  # the file's segmentNum in EncodeIdx events
+    index: PictureIndex | None  # the file's pictures; None if the file is missing
+    # Start time of the segment, from its log; None if its first picture is not from that time.
     start_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Frames of a camera and how they were placed."""
+    """The frames of a camera with their pictures."""
 
     frames: Rows  # (n,) of ``FRAME``, in the order of ``time_ns``
-    trusted: tuple[int, ...]  # pictures of each file before the first that is known not to be whole
-    notes: tuple[str, ...]  # what a user should know of it
+    trusted: tuple[int, ...]  # for each file, the number of pictures before the first damaged one
+    notes: tuple[str, ...]  # remarks on the mapping, for the user
 
 
 def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Placed:
-    """Say for all frames of one camera which picture shows them.
+    """Return all frames of one camera with the pictures that show them.
 
-    `states`: (n,) of ``STATE``, as they stand in the logs. `indices`: (m,) of ``INDEX``, those of
-    the type of the files only, as they stand in the logs. `files`: by position in the drive.
+    `states`: (n,) of ``STATE``, in log order. `indices`: (m,) of ``INDEX`` in log order, only those
+    of the files' type. `files`: the video files, by position in the drive.
 
     Raises:
-        DriveError: a file is not the one that the EncodeIdx events describe.
+        DriveError: a file does not match its EncodeIdx events.
     """
     notes: list[str] = []
     _check_numbers(indices, files)
-    indices = _with_thinned(states, indices, files, notes)
+    indices = _with_interpolated(states, indices, files, notes)
     positions = {file.number: position for position, file in enumerate(files)}
     indices = _first_of_each(indices)
     indices = indices[np.isin(indices["number"], list(positions))]
@@ -139,10 +139,10 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
     return Placed(ordered, tuple(trusted), tuple(notes))
 
 
-def _with_thinned(
+def _with_interpolated(
     states: Rows, indices: Rows, files: Sequence[VideoFile], notes: list[str]
 ) -> Rows:
-    """Return the events, with some made up where the states that there are were thinned."""
+    """Return the events, with generated ones for files without events and with thinned states."""
     for position, file in enumerate(files):
         if file.index is None or (indices["number"] == file.number).any():
             continue
@@ -165,11 +165,12 @@ def _with_thinned(
 
 
 def interpolate_states(states: Rows, count: int, start_ns: int | None) -> Rows | None:
-    """Return the states of the frames that a file's pictures show.
+    """Return the states of the frames that a file's pictures show, by interpolation.
 
-    `states`: (n,) of ``STATE``, of one camera in one log. `start_ns`: when the segment was begun,
-    which is when its first picture came; None: its first picture is of the first state. The result
-    is (count,) of ``STATE``, stamps and ids; None where there are no states, or all of them.
+    `states`: (n,) of ``STATE``, of one camera in one log. `start_ns`: start time of the segment,
+    which is the time of its first picture; None if the first picture shows the first state. The
+    result is (count,) of ``STATE`` with ids and timestamps. It is None if there are no states, or
+    if they are not thinned.
     """
     states = states[np.argsort(states["frame_id"], kind="stable")]
     ids = states["frame_id"]
@@ -177,7 +178,7 @@ def interpolate_states(states: Rows, count: int, start_ns: int | None) -> Rows |
     if not count or not len(ids) or (steps.size and np.median(steps) <= 1):
         return None
     first = int(ids[0])
-    # Thinning keeps the first state of the drive, and of each segment one of the first ones.
+    # Thinning keeps the first state of the drive, and an early state of each segment.
     every = int(np.median(steps)) if steps.size else count
     if start_ns is not None:
         ahead = round((start_ns - int(states["eof_ns"][0])) / _PERIOD_NS)
@@ -192,7 +193,7 @@ def interpolate_states(states: Rows, count: int, start_ns: int | None) -> Rows |
 def _at(
     wanted: NDArray[np.int64], ids: NDArray[np.int64], times_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Interpolate times by frame id, in whole ns; outside go on at the usual rate."""
+    """Interpolate times by frame id, in whole ns; extrapolate at the nominal frame rate."""
     base = int(times_ns[0])
     inside = np.interp(wanted, ids, (times_ns - base).astype(np.float64))
     outside = np.minimum(wanted - ids[0], 0) + np.maximum(wanted - ids[-1], 0)
@@ -200,14 +201,14 @@ def _at(
 
 
 def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
-    """Refuse a directory whose log speaks of other segments only: it was renamed."""
+    """Reject a file if its log describes other segments only: its directory was renamed."""
     for position, file in enumerate(files):
-        spoken_of = set(indices["number"][indices["segment"] == position].tolist())
-        if file.index is not None and spoken_of and file.number not in indices["number"]:
+        logged = set(indices["number"][indices["segment"] == position].tolist())
+        if file.index is not None and logged and file.number not in indices["number"]:
             raise DriveError(
                 f"{file.index.path}: expected the video of segment {file.number}, by the name of "
                 "its directory, found EncodeIdx events of segment "
-                f"{', '.join(map(str, sorted(spoken_of)[:4]))} in its log; give the directory "
+                f"{', '.join(map(str, sorted(logged)[:4]))} in its log; give the directory "
                 "its own number again"
             )
 
@@ -215,7 +216,7 @@ def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
 def _join(
     states: Rows, indices: Rows, segments: NDArray[np.int64], pictures: NDArray[np.int64]
 ) -> Rows:
-    """Return the frames of all states, in their order, and then those without a state."""
+    """Return the frames of all states, in their order, followed by those without a state."""
     matches = _match(states, indices)
     alone = np.flatnonzero(matches == NO_STATE)
     frames = np.zeros(len(states) + len(alone), FRAME)
@@ -225,12 +226,12 @@ def _join(
         frames[name][len(states) :] = indices[name][alone]
     frames["segment"][: len(states)] = states["segment"]
     frames["has_state"][: len(states)] = True
-    # A frame whose state is in no log was announced when its exposure ended.
+    # A frame without a state is assumed to be announced at the end of its exposure.
     ends = indices["eof_ns"][alone]
     frames["time_ns"][len(states) :] = np.where(ends > 0, ends, indices["time_ns"][alone])
     matches[alone] = len(states) + np.arange(len(alone))
     for name in ("sof_ns", "eof_ns"):
-        # Stamps that a state lacks, its event may have.
+        # An event can have timestamps that the state lacks.
         frames[name][matches] = np.where(
             frames[name][matches] > 0, frames[name][matches], indices[name]
         )
@@ -240,14 +241,14 @@ def _join(
 
 
 def _first_of_each(indices: Rows) -> Rows:
-    """Drop what names a picture again: damaged logs."""
+    """Drop repeated events of the same picture, which occur in damaged logs."""
     names = np.stack([indices["number"], indices["picture"]], axis=1)
     _, first = np.unique(names, axis=0, return_index=True)
     return indices[np.sort(first)]
 
 
 def _match(states: Rows, indices: Rows) -> NDArray[np.int64]:
-    """Return for each EncodeIdx the row of its camera state; ``NO_STATE`` where there is none."""
+    """Return for each EncodeIdx the row of its camera state, or ``NO_STATE``."""
     by_id: dict[int, list[int]] = {}
     for row, frame_id in enumerate(states["frame_id"].tolist()):
         by_id.setdefault(frame_id, []).append(row)
@@ -267,10 +268,10 @@ def _match(states: Rows, indices: Rows) -> NDArray[np.int64]:
 
 
 def _first_picture(indices: Rows, file: PictureIndex) -> int:
-    """Return which segmentId the file's first picture has.
+    """Return the segmentId of the file's first picture.
 
-    It is 0, unless the encoder ran before the logger: what precedes the first key frame that the
-    logger saw is in neither the file nor the log, and both begin with that key frame.
+    It is 0, unless the encoder started before the logger. Pictures before the first key frame that
+    the logger saw are then in neither the file nor the log, and both begin with that key frame.
     """
     ids = indices["picture"]
     lowest, highest = int(ids.min()), int(ids.max())
@@ -296,19 +297,19 @@ def _first_picture(indices: Rows, file: PictureIndex) -> int:
     raise DriveError(
         f"{file.path}: expected {highest + 1} pictures, or {highest + 1 - lowest} from number "
         f"{lowest} on, as the log's EncodeIdx events of segment {number} say, found {len(file)}; "
-        "which picture is which frame cannot be told: fetch log and video again"
+        "pictures cannot be matched to frames: fetch log and video again"
     )
 
 
 def _may_be_key(indices: Rows, one: Any) -> bool:
-    """Tell whether an event may be that of a key frame; old logs have no flags."""
+    """Return whether an event can describe a key frame; old logs have no flags."""
     return bool(one["flags"] & KEY_FLAG) or not (indices["flags"] & KEY_FLAG).any()
 
 
 def _keys_fit(indices: Rows, file: PictureIndex, first: int) -> bool:
-    """Tell whether key frames agree, as far as file and events go.
+    """Return whether key frames agree, up to the first picture with an unexpected size.
 
-    What follows a picture of another size is damage, and may be shifted.
+    Such a picture is damaged, and the pictures after it may be shifted.
     """
     says_key = (indices["flags"] & KEY_FLAG) != 0
     if not says_key.any():
@@ -319,7 +320,7 @@ def _keys_fit(indices: Rows, file: PictureIndex, first: int) -> bool:
 
 
 def _sizes_fit(indices: Rows, file: PictureIndex, first: int) -> bool:
-    """Tell whether each picture but the last has at least the bytes that its encoder made."""
+    """Return whether each picture but the last has at least the size that its event states."""
     pictures, stated = _stated_sizes(indices, file, first)
     inside = pictures < len(file) - 1
     return bool((file.sizes_bytes[pictures[inside]] >= stated[inside]).all())
@@ -334,7 +335,7 @@ def _stated_sizes(
 
 
 def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
-    """Place the states of one log in its file: its smallest frame id so far is picture 0."""
+    """Place the states of one log in its file by frame id; the smallest id so far is picture 0."""
     rows = np.flatnonzero((states["segment"] == position) & (frames["picture"][: len(states)] < 0))
     ids = states["frame_id"][rows]
     pictures = ids - np.minimum.accumulate(ids)
@@ -344,14 +345,15 @@ def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
 
 
 def _whole_by_size(indices: Rows, file: PictureIndex, first: int) -> int:
-    """Return how many pictures of a file precede the first of another size than its encoder made.
+    """Return the number of pictures before the first whose size differs from its event's.
 
-    Sizes mean nothing where the video was encoded again. They are used where the first one has its
-    size or most have theirs: of key frames by themselves, of the others where either kind has.
+    Sizes are meaningless if the video was re-encoded. They are used if the first picture has its
+    stated size, or most pictures do. This is decided for key frames alone, and for the others if it
+    holds for either kind.
     """
     pictures, stated = _stated_sizes(indices, file, first)
     sizes = file.sizes_bytes[pictures]
-    # The event of a key frame may count the parameter sets before it, or not.
+    # The event's size of a key frame may or may not include the preceding parameter sets.
     is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
     damaged = [len(file)]
     has_sizes = False
@@ -366,13 +368,13 @@ def _whole_by_size(indices: Rows, file: PictureIndex, first: int) -> int:
 
 
 def _trusted(indices: Rows, file: PictureIndex, first: int, named: int) -> int:
-    """Return how many pictures of a file precede the first that is not whole.
+    """Return the number of pictures in a file before the first damaged one.
 
-    Decoders fill up what a damaged picture lacks without a word. Its size tells; where nothing is
-    known of that, the last picture of a file that lacks later ones is taken for cut.
+    Decoders silently fill in the missing part of a damaged picture, so its size is checked. If
+    sizes are not usable, the last picture of a file that lacks later ones is assumed truncated.
 
-    `indices`: (m,) of ``INDEX``, those of the file. `first`: segmentId of its first picture.
-    `named`: how many pictures the log knows of.
+    `indices`: (m,) of ``INDEX``, those of the file. `first`: segmentId of the file's first picture.
+    `named`: number of pictures according to the log.
     """
     pictures, stated = _stated_sizes(indices, file, first)
     last = pictures == len(file) - 1

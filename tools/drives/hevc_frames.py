@@ -1,8 +1,8 @@
 """Reads raw HEVC files (Annex B) picture by picture: the exact picture, or an error.
 
-One pass over the bytes finds where pictures and key frames begin; a picture is then decoded from
-the key frame before it on. Decoders hide damage where they can: here a picture that the decoder
-complains of, one of another size, or one that comes out of turn is an error.
+One pass over the bytes finds where pictures and key frames start. A picture is then decoded from
+the nearest key frame before it. Decoders usually hide damage. Here it is an error if the decoder
+reports a problem, or if a picture has an unexpected size or is out of order.
 
 Source: ITU-T H.265, 7.3.1.2 (header of a NAL unit), 7.4.2.4.4 (first NAL unit of a picture),
 Annex B (start codes).
@@ -26,50 +26,50 @@ from tools.errors import DriveError, MissingPackageError
 
 _START_CODE: Final = b"\0\0\1"
 _CHUNK: Final = 1 << 22
-# A start code, the two bytes of the NAL unit's header and the first three of its content.
+# Bytes of a start code, the NAL unit's two-byte header and the first three bytes of its content.
 _NAL_HEAD: Final = 8
-# Random access points: BLA, IDR, CRA and the two that are reserved.
+# Random access points: BLA, IDR, CRA and two reserved types.
 _KEY_TYPES: Final = range(16, 24)
 _PICTURE_TYPES: Final = range(32)
 _PARAMETER_TYPES: Final = range(32, 35)
-# A suffix SEI unit with an MD5 of each plane: type 132, 49 bytes, method 0 (D.2.19).
+# A suffix SEI unit with the MD5 of each plane: type 132, 49 bytes, method 0 (D.2.19).
 _SUFFIX_SEI_TYPE: Final = 40
 _MD5_SEI: Final = bytes((132, 49, 0))
-# Units that stand before the first slice of the picture that they belong to.
+# Units that precede the first slice of the picture to which they belong.
 _LEADING_TYPES: Final = frozenset((*range(32, 36), 39, *range(41, 45), *range(48, 56)))
-# A minute at 20 Hz is 1200; a file of start codes only must not fill the memory.
+# A minute at 20 Hz has 1200 pictures. The limit bounds memory for a file of start codes only.
 MAX_PICTURES: Final = 20_000
-# Larger than any camera's; a damaged header may announce anything.
+# More pixels than any camera has; the header of a damaged file can state any size.
 _MAX_PIXELS: Final = 1 << 24
-# Refuse what does not decode by the rules, and compare with checksums where the file has them.
+# Reject pictures that violate the standard, and verify checksums if the file contains them.
 _DECODER_OPTIONS: Final = {"err_detect": "explode+crccheck", "max_pixels": str(_MAX_PIXELS)}
 
 
 @dataclass(frozen=True, slots=True)
 class HevcIndex:
-    """Where the pictures of a file lie."""
+    """The positions of the pictures in a file."""
 
     path: Path
-    sha256: bytes  # of its bytes
-    # (n + 1,) int64, first byte of each picture with what precedes it, then the end.
+    sha256: bytes  # digest of the file
+    # (n + 1,) int64, first byte of each picture including its leading units, then the file's end.
     starts: NDArray[np.int64]
-    is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
-    # (first byte, end, picture) of each run of parameter sets.
+    is_key: NDArray[np.bool_]  # (n,) bool, whether decoding can start at the picture
+    # (first byte, end, following picture) of each run of parameter sets.
     parameters: tuple[tuple[int, int, int], ...]
-    is_hashed: NDArray[np.bool_]  # (n,) bool, a checksum stands behind the picture
-    trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged
+    is_hashed: NDArray[np.bool_]  # (n,) bool, whether a checksum follows the picture
+    trusted: int = MAX_PICTURES  # number of pictures before the first that is known to be damaged
 
     def __len__(self) -> int:
         return len(self.is_key)
 
     @property
     def sizes_bytes(self) -> NDArray[np.int64]:
-        """(n,) int64, bytes of each picture, with the parameter sets before it."""
+        """(n,) int64, bytes of each picture, including the parameter sets before it."""
         return np.diff(self.starts)
 
     @property
     def parameters_bytes(self) -> NDArray[np.int64]:
-        """(n,) int64, how many of them are parameter sets."""
+        """(n,) int64, bytes of the parameter sets before each picture."""
         sizes = np.zeros(len(self), np.int64)
         for start, end, picture in self.parameters:
             if picture < len(self):
@@ -78,7 +78,7 @@ class HevcIndex:
 
     @property
     def has_checksums(self) -> bool:
-        """Whether pictures have checksums, as a rule."""
+        """Whether most pictures have checksums."""
         return bool(self.is_hashed.any()) and float(self.is_hashed.mean()) > 0.5
 
     def key_before(self, picture: int) -> int | None:
@@ -89,7 +89,7 @@ class HevcIndex:
 
 @dataclass(slots=True)
 class _Scan:
-    """Turns NAL units into pictures."""
+    """Groups NAL units into pictures."""
 
     starts: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("b"))
@@ -99,9 +99,9 @@ class _Scan:
     _parameters_start: int | None = None
 
     def add(self, offset: int, kind: int, content: bytes) -> None:
-        """Take the NAL unit that begins at byte `offset`, its start code included.
+        """Add the NAL unit that starts at byte `offset`, including its start code.
 
-        `kind`: type of the unit. `content`: its first three bytes.
+        `kind` is the type of the unit, `content` its first three bytes.
         """
         if self._parameters_start is not None and kind not in _PARAMETER_TYPES:
             self.parameters.append((self._parameters_start, offset, len(self.starts)))
@@ -112,7 +112,7 @@ class _Scan:
             if kind in _PARAMETER_TYPES and self._parameters_start is None:
                 self._parameters_start = offset
         elif kind in _PICTURE_TYPES and content[0] >= 128:
-            # The first bit is first_slice_segment_in_pic_flag.
+            # The first bit of a slice is first_slice_segment_in_pic_flag.
             self.starts.append(offset if self._leading_start is None else self._leading_start)
             self.keys.append(kind in _KEY_TYPES)
             self.hashed.append(0)
@@ -122,10 +122,10 @@ class _Scan:
 
 
 def scan_hevc(path: Path) -> HevcIndex:
-    """Find the pictures of a file, in one pass and bounded memory.
+    """Find the pictures of a file in one pass, with bounded memory.
 
     Raises:
-        DriveError: the file cannot be read, or holds more pictures than any segment.
+        DriveError: the file cannot be read, or contains more pictures than a segment can have.
     """
     scan = _Scan()
     digest = hashlib.sha256()
@@ -137,7 +137,7 @@ def scan_hevc(path: Path) -> HevcIndex:
                 if len(scan.starts) > MAX_PICTURES or len(scan.parameters) > MAX_PICTURES:
                     raise DriveError(
                         f"{path}: expected at most {MAX_PICTURES} pictures, found more; the file "
-                        "is damaged or no segment of a drive"
+                        "is damaged or not a segment of a drive"
                     )
             size = file.tell()
     except OSError as error:
@@ -157,7 +157,7 @@ def scan_hevc(path: Path) -> HevcIndex:
 
 def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bytes]]:
     """Yield (offset, type, first three bytes of the content) of each NAL unit."""
-    # What is kept of the piece before: a start code may lie across the border, and the zero byte
+    # The tail of the previous piece: a start code can cross the boundary, and the zero byte
     # before it belongs to it.
     kept = b""
     kept_offset = 0
@@ -197,7 +197,7 @@ class HevcReader:
         self._pictures: list[Any] = []
         self._is_flushed = False
         self._is_fresh = True
-        # Chroma as pairs, one 16-bit number each; allocated with the first picture.
+        # Chroma samples as one 16-bit number per pair; allocated with the first picture.
         self._pairs: NDArray[np.uint16] | None = None
         try:
             import av
@@ -209,10 +209,10 @@ class HevcReader:
         self._av = av
 
     def format_of(self, picture: int) -> FrameFormat:
-        """Return the layout of a picture; decodes it.
+        """Decode a picture and return its layout.
 
         Raises:
-            DriveError: as `read`.
+            DriveError: see `read`.
         """
         decoded = self._decode(picture)
         return nv12_format(decoded.width, decoded.height)
@@ -221,10 +221,11 @@ class HevcReader:
         """Decode one picture into a padded NV12 buffer.
 
         `picture`: position in the file, from 0. `target`: (>= layout.payload_bytes,) uint8, 2-byte
-        aligned; modified. `layout`: what the buffer is laid out for.
+        aligned; modified. `layout`: the layout of the buffer.
 
         Raises:
-            DriveError: the file ends before it, or it is damaged, out of turn, or of another size.
+            DriveError: the file ends before the picture, or the picture is damaged, out of order or
+                of another size.
         """
         decoded = self._decode(picture)
         if (decoded.width, decoded.height) != (layout.width, layout.height):
@@ -266,7 +267,7 @@ class HevcReader:
     def _begin(self, key: int) -> None:
         context = self._av.CodecContext.create("hevc", "r")
         context.options = dict(_DECODER_OPTIONS)
-        # One thread: the model's kernels want the other cores, and no picture waits in a queue.
+        # One thread leaves the other cores to the model's kernels and delays no pictures.
         context.thread_count = 1
         self._decoder = context
         self._pictures.clear()
@@ -275,7 +276,7 @@ class HevcReader:
         self._next_fed = self._next_out = key
 
     def _take(self, wanted: int) -> Any:
-        """Return the next picture of the decoder, and check that it is the next of the file."""
+        """Return the decoder's next picture after checking that it is the next of the file."""
         number = self._next_out
         try:
             while not self._pictures and not self._is_flushed:
@@ -319,7 +320,7 @@ class HevcReader:
         self._pictures += self._decoder.decode(packet)
 
     def _parameters_before(self, picture: int) -> bytes:
-        """Return the parameter sets in force at a key frame, if they stand at another picture."""
+        """Return the parameter sets in force at a key frame, if they precede another picture."""
         earlier = [run for run in self._index.parameters if run[2] <= picture]
         if not earlier or earlier[-1][2] == picture:
             return b""
@@ -345,12 +346,12 @@ class HevcReader:
         if len(data) != end - start:
             raise DriveError(
                 f"{path}: expected {end} bytes as when the drive was opened, found fewer; "
-                "somebody is writing to the file"
+                "another process is writing to the file"
             )
         return data
 
     def _copy(self, decoded: Any, target: NDArray[np.uint8], layout: FrameFormat) -> None:
-        """Write the planes; numpy lets other threads run meanwhile."""
+        """Write the planes into the buffer; numpy releases the GIL meanwhile."""
         width, height, stride = layout.width, layout.height, layout.stride
         luma, blue, red = (_plane(plane) for plane in decoded.planes)
         target[: stride * height].reshape(height, stride)[:, :width] = luma

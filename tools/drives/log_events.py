@@ -1,7 +1,8 @@
-"""The events of a drive's logs as one stream in time order, read piece by piece.
+"""Reads the events of a drive's logs as one stream in time order, and migrates old messages.
 
-Logs are written as messages arrive, so neighbours may stand in the wrong order; no event is known
-to stand more than a fraction of a second from its place. A window of events is sorted.
+Logs are written as messages arrive, so neighboring events can be out of order, by no more than a
+fraction of a second in known logs. Events are therefore sorted within a moving window. A migration
+converts a message of older software to the current schema.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from tools.messages.event_bytes import read_header, write_field
 
 logger = logging.getLogger(__name__)
 
-# Over a second of a full log; a log of damaged or foreign times costs no more than this either.
+# More than a second of a full log. The limits also bound memory for logs with invalid times.
 WINDOW_EVENTS: Final = 2048
 WINDOW_BYTES: Final = 16 << 20
-# What each file of a drive begins with, the same bytes in all, as old as the route.
+# The event at the start of every file of a drive. All files have the same bytes, as old as the
+# route.
 _REPEATED: Final = "initData"
 
 
 def read_messages(path: Path) -> Iterator[Message]:
     """Yield the messages of one log, in the order of the file.
 
-    A log that is cut off gives what precedes the cut, and a line in our own log says so. Events
-    whose root is damaged are left out and counted.
+    A truncated log yields the messages before the end of the file, and a warning is logged. Events
+    with a damaged root are omitted and counted.
 
     Raises:
-        DriveError: the file cannot be read or is no log.
+        DriveError: the file cannot be read or is not a log.
     """
     damaged = 0
     try:
@@ -54,12 +56,12 @@ def read_messages(path: Path) -> Iterator[Message]:
 
 
 def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message]:
-    """Yield the messages of logs that follow each other, in time order.
+    """Yield the messages of consecutive logs in time order.
 
-    `paths`: the logs, in order. `skipped`: how many of them are left out, at the start.
+    `paths`: the logs, in order. `skipped`: number of logs to omit at the start.
 
     Raises:
-        DriveError: as `read_messages`, when that log is reached.
+        DriveError: see `read_messages`; raised when the affected log is reached.
     """
     heap: list[tuple[int, int, Message]] = []
     size_bytes = 0
@@ -75,7 +77,7 @@ def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message
 
 
 def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
-    """Yield what the logs hold; a repeated initData takes the time of the message behind it."""
+    """Yield the messages of the logs; a repeated initData gets the time of the next message."""
     last_ns = 0
     for position, path in enumerate(paths[skipped:], skipped):
         waiting: list[Message] = []
@@ -92,10 +94,10 @@ def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
 
 # --- Migrations of messages of older software to the current schema ---------------------------
 # A migration returns None if the message already has its field. The daemon reads the migrated
-# message; the recorded one is passed on. Nothing migrates ``liveDelay``: drives from before May
-# 2025 play with a measured lateral delay of 0.
+# message; the recorded one is forwarded to others. Nothing migrates ``liveDelay``: drives from
+# before May 2025 play with a measured lateral delay of 0.
 
-# Read-out of the sensor of that time; what logs without a start of frame are given.
+# Read-out time of the sensor then in use, assumed for logs without a start of frame.
 _READOUT_NS: Final = 18_000_000
 _EARLIEST_EOF_NS: Final = 25_000_000
 _UNCALIBRATED: Final = 0
@@ -104,19 +106,19 @@ _OLD_STATUSES: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """The device that made the log, by its initData."""
+    """The device that recorded a log, from its initData."""
 
-    device_type: int = 0  # number of `InitData.DeviceType`; 0 where there is no initData
+    device_type: int = 0  # number in `InitData.DeviceType`; 0 without initData
 
 
 Change = tuple[str, int]
-"""Name of a field and the number that it should have."""
+"""Name of a field and its new number."""
 
 Migration = Callable[[Any, Recorder], Change | None]
 
 
 def start_of_frame(state: Any, recorder: Recorder) -> Change | None:
-    """Give a camera state of before 2021 its start of exposure.
+    """Set the start of exposure in a camera state from before 2021.
 
     ``{timestampSof: 0, timestampEof: t} -> {timestampSof: t - 18 ms, timestampEof: t}``
     """
@@ -127,7 +129,7 @@ def start_of_frame(state: Any, recorder: Recorder) -> Change | None:
 
 
 def device_type(state: Any, recorder: Recorder) -> Change | None:
-    """Tell the device's type where only initData did.
+    """Set the device's type if only initData has it.
 
     ``initData {deviceType: tici}, deviceState {deviceType: unknown} -> {deviceType: tici}``
     """
@@ -137,7 +139,7 @@ def device_type(state: Any, recorder: Recorder) -> Change | None:
 
 
 def calibration_status(calibration: Any, recorder: Recorder) -> Change | None:
-    """Tell the status of a calibration of before 2023, which was a number.
+    """Set the status of a calibration from before 2023, which was a number.
 
     ``{calStatusDEPRECATED: 1, calStatus: uncalibrated} -> {calStatus: calibrated}``
     """
@@ -157,20 +159,20 @@ MIGRATIONS: Final[Mapping[str, Migration]] = MappingProxyType(
         "liveCalibration": calibration_status,
     }
 )
-"""Event member -> what is done with it."""
+"""Event member -> its migration."""
 
 
 @dataclass(slots=True)
 class Migrator:
-    """Applies the migrations."""
+    """Applies the migrations to messages and counts them."""
 
-    recorder: Recorder = field(default_factory=Recorder)  # set when initData has been seen
+    recorder: Recorder = field(default_factory=Recorder)  # set once initData has been read
     done: dict[str, int] = field(default_factory=dict)  # Event member -> messages changed so far
 
     def migrate(self, message: Message) -> Message:
-        """Return the message with its migrated form where it has one; often the very same.
+        """Return the message with its migrated form, or the same message if none is needed.
 
-        A message whose content is damaged is returned as it is: its reader decides.
+        A message with damaged content is returned unchanged; its reader handles the damage.
         """
         migration = MIGRATIONS.get(message.service)
         if migration is None:

@@ -1,9 +1,9 @@
-"""Opens a drive of any kind by what a user types: a path, a route, a segment, a range of them.
+"""Opens a drive of any kind by the text a user types: a path, a route, a segment or a range.
 
-A kind is a module with three functions: ``expand(text, options) -> list[str] | None`` says which
-drives a text stands for (None: not of this kind), ``open_drive(text, options) -> Drive`` opens one
-of those, ``input_files(text, options) -> list[Path]`` says what of the disk belongs to them. Kinds
-are asked in the order of ``KINDS``, and imported only then.
+A kind is a module with three functions. ``expand(text, options) -> list[str] | None`` returns the
+drives that a text denotes, or None if the text is not of this kind. ``open_drive(text, options) ->
+Drive`` opens one of them. ``input_files(text, options) -> list[Path]`` returns the files and
+directories that belong to them. Kinds are tried in the order of ``KINDS`` and imported on demand.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", VIDEOS)
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """How drives are opened; `telemetry`, `camera` and `rate_hz` are for videos only."""
+    """Options for opening drives; `telemetry`, `camera` and `rate_hz` are for videos only."""
 
-    # Where routes lie that are named without a path; None: only paths are taken.
+    # Directory of routes that are named without a path. None: the working directory.
     data_dir: Path | None = None
-    # Car state beside a video: a CSV file, or a comma2k19 segment directory.
+    # Car state for a video: a CSV file, or the directory of a comma2k19 segment.
     telemetry: Path | None = None
     focal_px: float | None = None  # focal length of a video's camera in pixels; None: 0.9 widths
-    # Of a video; None: level, with the usual height and focal length. `focal_px` comes before its
-    # focal length.
+    # Camera of a video. None: level, with the usual height and focal length. `focal_px` takes
+    # precedence over its focal length.
     camera: VideoCamera | None = None
-    # Frames per second that the model is to see; None: every frame of what was recorded at 20 Hz,
-    # and the lowest rate of at least 20 Hz of a faster video.
+    # Frames per second for the model. None: every frame of a video below 40 Hz, and otherwise every
+    # n-th frame at the lowest rate of at least 20 Hz.
     rate_hz: float | None = None
     driver_camera: bool = False  # also deliver frames of the driver camera
-    # Deliver frames of the cameras that see the road; without them the driver camera sets the pace.
+    # Deliver frames of the road and wide cameras. Without them the driver camera defines moments.
     road_cameras: bool = True
-    # Each segment of a route is a drive of its own, not part of a continuous one.
+    # Treat each segment of a route as a drive of its own instead of joining consecutive ones.
     split: bool = False
 
 
 class Kind(Protocol):
-    """A module of one kind of drive."""
+    """The functions of a module for one kind of drive."""
 
     def expand(self, text: str, options: DriveOptions) -> list[str] | None:
-        """Return the drives a text stands for, one text for each; None: not of this kind."""
+        """Return one text for each drive that `text` denotes; None: not of this kind."""
 
     def open_drive(self, text: str, options: DriveOptions) -> Drive:
-        """Open one drive of those that `expand` returned."""
+        """Open one of the drives that `expand` returned."""
 
     def input_files(self, text: str, options: DriveOptions) -> list[Path]:
-        """Return the files and directories of the drives a text stands for; none: not its kind."""
+        """Return the files and directories of the drives; empty if `text` is of another kind."""
 
 
 def expand_drives(texts: Sequence[str], options: DriveOptions) -> list[str]:
-    """Return one text for each single drive, in order: ranges and whole routes become segments.
+    """Return one text per drive, in order; ranges and whole routes are expanded.
 
     Raises:
         DriveError: a text names nothing that can be opened.
-        UsageError: an option is for videos, and a text names another drive.
+        UsageError: an option is for videos only, and a text names another kind of drive.
     """
     return [one for text in texts for one in _expand(text, options)[1]]
 
@@ -75,8 +75,9 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
     """Open a single drive.
 
     Raises:
-        DriveError: it is none, cannot be read, or stands for several; each kind raises its own.
-        UsageError: an option is for videos, and it is another drive.
+        DriveError: the text names no drive or several, or the drive cannot be read. Each kind
+            raises further errors.
+        UsageError: an option is for videos only, and the drive is of another kind.
     """
     kind, drives = _expand(text, options)
     if len(drives) != 1:
@@ -88,9 +89,9 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
 
 def input_files(text: str, options: DriveOptions) -> list[Path]:
-    """Return what is read where a text is opened: its files, and the directories they are all of.
+    """Return the files that opening a text reads, and the directories that contain them.
 
-    A drive that is not whole has them, too, and a text that names nothing has none.
+    Incomplete drives have such files, too. The list is empty if the text names nothing.
     """
     kinds = (cast("Kind", importlib.import_module(name)) for name in KINDS)
     return [path for kind in kinds for path in kind.input_files(text, options)]
@@ -122,21 +123,21 @@ def _refuse_options_of_videos(text: str, options: DriveOptions) -> None:
 TELEMETRY = (
     "Telemetry of a video is a CSV file with the columns t_s,speed_mps and optionally "
     "steering_angle_deg, left_blinker, right_blinker, or the directory of a comma2k19 segment. "
-    "t_s is seconds from the first video frame (a segment's: from its first camera frame, without "
-    "a pose from its first speed); speed in m/s; the steering wheel's angle in degrees, positive "
-    "to the left; blinkers 0 or 1. Speed and angle are interpolated linearly at each frame, "
-    "blinkers keep the last row's value. An empty cell or nan is a value that was not measured. "
-    f"Gaps beyond {MAX_GAP_S:g} s are interpolated too, with a warning; before the first and after "
-    "the last row, its values hold. Times none of which is one of the video's are an error. "
+    "t_s is in seconds since the first video frame (for a segment: since its first camera frame, "
+    "or its first speed if it has no pose), speed in m/s, the steering wheel's angle in degrees, "
+    "positive to the left; blinkers are 0 or 1. Speed and angle are interpolated linearly at each "
+    "frame; blinkers keep the last row's value. An empty cell or nan is a missing value. Gaps "
+    f"beyond {MAX_GAP_S:g} s are interpolated, too, with a warning. The first row's values hold "
+    "before it, the last row's after it. It is an error if no time is within the video. "
     f"Without telemetry the car goes straight on at {DEFAULT_SPEED_MPS:g} m/s."
 )
 
 
 def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = False) -> None:
-    """Declare how drives are opened.
+    """Add the options that control how drives are opened.
 
-    `parser`: of the command. `may_split`: the command takes several drives, and a route may be
-    several.
+    `parser`: the parser of the command. `may_split`: the command accepts several drives, so
+    ``--split`` is added.
     """
     parser.add_argument(
         "--data-dir",
@@ -148,7 +149,7 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
         parser.add_argument(
             "--split", action="store_true", help="treat each segment of a route as a drive"
         )
-    group = parser.add_argument_group("drives that are videos", TELEMETRY)
+    group = parser.add_argument_group("options for videos", TELEMETRY)
     group.add_argument(
         "--telemetry", type=Path, metavar="CSV|DIR", help="car state over time: CSV or comma2k19"
     )
@@ -168,13 +169,13 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
         "--rate",
         type=above("--rate", 0, MOST_HZ),
         metavar="HZ",
-        help="take the frame nearest to each multiple of 1/HZ s; 20 is what models are trained on "
-        "(every frame; of 40 frames/s or more the lowest rate of at least 20)",
+        help="use the frame nearest to each multiple of 1/HZ s; models are trained at 20 (every "
+        "frame; from 40 frames/s on, the lowest rate of at least 20)",
     )
 
 
 def drive_options(args: argparse.Namespace) -> DriveOptions:
-    """Return the options that were given."""
+    """Return the drive options from the parsed arguments."""
     return DriveOptions(
         data_dir=args.data_dir,
         telemetry=args.telemetry,

@@ -1,7 +1,7 @@
-"""Drives of openpilot and sunnypilot: routes and segments, by name or by path.
+"""Opens drives of openpilot and sunnypilot: routes and segments, by name or by path.
 
-`tools.drives.routes` has the names and the places of routes. Segments that follow each other are
-one continuous drive.
+A route is one trip, recorded in segments of a minute. Consecutive segments form one continuous
+drive. `tools.drives.routes` parses names and finds routes on disk.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from tools.lib.named_file import tree
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A route, and which of its segments are meant."""
+    """A route and its selected segments."""
 
-    base: str  # a text that leads to the route again
-    route: str  # its name, ``dongle|log id`` as far as it is known
-    segments: Sequence[SegmentFiles]  # in order
-    selection: Selection  # as it was written
-    is_segment: bool = False  # `base` leads to a segment, not to a route
+    base: str  # the text that leads to the route
+    route: str  # its name, ``dongle|log id``, as far as it is known
+    segments: Sequence[SegmentFiles]  # the selected segments, in order
+    selection: Selection  # the selection as written
+    is_segment: bool = False  # whether `base` leads to a segment instead of a route
 
 
 def expand(text: str, options: DriveOptions) -> list[str] | None:
-    """Return the drives that a text stands for; None: it is no route, segment or their directory.
+    """Return the drives that a text denotes; None if it is no route, segment or their directory.
 
-    Consecutive segments are one drive, unless `options.split` asks for each by itself.
+    Consecutive segments form one drive, unless `options.split` is set.
 
     Raises:
-        DriveError: a route or segment that is named is not there, or not whole.
+        DriveError: a named route or segment does not exist or is incomplete.
     """
     found = _find(text, options)
     if found is None:
@@ -63,9 +63,9 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
     Raises:
         DriveError: see `tools.drives.segment_drive.SegmentDrive`.
-        MissingPackageError: likewise.
+        MissingPackageError: see `tools.drives.segment_drive.SegmentDrive`.
     """
-    # Here, so that expanding names does not load what decodes.
+    # Imported here so that expanding names does not load the decoders.
     from tools.drives.segment_drive import SegmentDrive, Source
 
     found = _find(text, options) or []
@@ -83,9 +83,9 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
 
 def drive_logs(text: str, options: DriveOptions) -> list[Path]:
-    """Return the logs of one of the drives that `expand` returned, in order; none for other kinds.
+    """Return the logs of one of the drives that `expand` returned; empty for other kinds.
 
-    Opens nothing: that reads all logs and videos.
+    The logs are in order. Nothing is opened, since opening a drive reads all logs and videos.
 
     Raises:
         DriveError: a segment has no log.
@@ -99,7 +99,7 @@ def _logs(found: _Found) -> list[Path]:
 
 
 def segment_directories(text: str, options: DriveOptions) -> list[Path]:
-    """Return the directories of the segments that a text stands for; none for other kinds."""
+    """Return the directories of the segments that a text denotes; empty for other kinds."""
     try:
         found = _find(text, options) or []
     except DriveError:
@@ -110,7 +110,7 @@ def segment_directories(text: str, options: DriveOptions) -> list[Path]:
 def input_files(text: str, options: DriveOptions) -> list[Path]:
     """Return the files and directories of the segments, and the directory that the text names.
 
-    Those of segments that a selection leaves out, too.
+    Segments that a selection omits are included.
     """
     bases = [base for base, _ in readings(from_address(text))]
     base = next((one for one in bases if one and _exists(Path(one))), bases[-1])
@@ -178,7 +178,7 @@ def _by_name(
     segments = find_route(root, name)
     if not segments:
         if holds_route(root, name):
-            # Of another kind, which is asked next.
+            # The drive is of another kind, which is tried next.
             return None
         hint = "" if options.data_dir or name.root else "; name their directory with --data-dir"
         raise DriveError(
@@ -189,14 +189,14 @@ def _by_name(
 
 
 def _root(name: RouteName, options: DriveOptions) -> Path:
-    """Return where a route lies that is named."""
+    """Return the directory that contains a route named without a path."""
     return Path(name.root) if name.root is not None else options.data_dir or Path()
 
 
 def _choose(
     base: str, route: str, segments: Sequence[SegmentFiles], selection: Selection
 ) -> _Found:
-    """Take the selected ones of a route's segments."""
+    """Return the route with the selected ones of its segments."""
     there = {segment.number or 0: segment for segment in segments}
     numbers = _numbers(base, selection, there)
     missing = missing_numbers(segments, numbers)
@@ -215,12 +215,12 @@ def _numbers(base: str, selection: Selection, there: dict[int, SegmentFiles]) ->
         numbers = selection.numbers(max(there) + 1)
     except DriveError as error:
         raise DriveError(f"{base}: {error}") from None
-    # A route of which only the end was fetched begins where it begins.
+    # A route without its first segments starts with the first one present.
     return numbers if selection.text is not None else [n for n in numbers if n >= min(there)]
 
 
 def _runs(segments: Sequence[SegmentFiles], split: bool) -> Iterator[list[SegmentFiles]]:
-    """Yield what is one drive each: segments whose numbers follow each other."""
+    """Yield the runs of segments with consecutive numbers; each is one drive."""
     run: list[SegmentFiles] = []
     for segment in segments:
         follows = bool(run) and run[-1].number is not None and segment.number == run[-1].number + 1
@@ -246,7 +246,7 @@ def _range_text(numbers: Sequence[int]) -> str:
 
 
 def _name_again(found: _Found, run: Sequence[SegmentFiles]) -> str:
-    """Return a text that stands for exactly these segments."""
+    """Return a text that denotes exactly these segments."""
     if found.is_segment:
         return found.base + found.selection.suffix
     base = found.base.rstrip("/")

@@ -1,7 +1,7 @@
-"""The small pictures of a segment, ``qcamera.ts``: what devices upload beside the qlog.
+"""Reads the small pictures of a segment, ``qcamera.ts``, which devices upload with the qlog.
 
-H.264 in a transport stream, with or without a track of sound, which nobody listens to. The road
-camera's whole picture, scaled to 526x330 whatever its own size is: each axis by itself.
+The file is H.264 in a transport stream, optionally with an audio track, which is ignored. It shows
+the full picture of the road camera, scaled to 526x330 whatever the camera's aspect ratio is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tools.errors import DriveError, MissingPackageError, VideoError
 from tools.messages.drive_messages import Mounting
 from tools.video.video import Video, VideoFrame
 
-# What devices write (openpilot's encoder, 2020 to 2026).
+# Picture size that devices write (openpilot's encoder, 2020 to 2026).
 SIZE: Final = (526, 330)
-# Of a picture's bytes, more than what may stand before its first slice.
+# More than the bytes before the first slice of a picture.
 _HEAD_BYTES: Final = 1024
 _START_CODE: Final = re.compile(b"\0?\0\0\x01")
 _DELIMITER_TYPE: Final = 9
@@ -36,26 +36,26 @@ _PARAMETER_TYPES: Final = (7, 8)
 
 @dataclass(frozen=True, slots=True)
 class QCameraIndex:
-    """What a file holds, by its packets."""
+    """The pictures of a file, from its packets."""
 
     path: Path
-    sha256: bytes  # of its bytes
-    is_key: NDArray[np.bool_]  # (n,) bool, decoding can begin there
-    # (n,) int64, of each picture, without the delimiter that muxers put before it.
+    sha256: bytes  # digest of the file
+    is_key: NDArray[np.bool_]  # (n,) bool, whether decoding can start at the picture
+    # (n,) int64, bytes of each picture, without the delimiter that muxers put before it.
     sizes_bytes: NDArray[np.int64]
-    # (n,) int64, how many of them are parameter sets, which muxers may repeat.
+    # (n,) int64, bytes of parameter sets in each picture, which muxers can repeat.
     parameters_bytes: NDArray[np.int64]
-    trusted: int = MAX_PICTURES  # pictures before the first that is known to be damaged
+    trusted: int = MAX_PICTURES  # number of pictures before the first that is known to be damaged
 
     def __len__(self) -> int:
         return len(self.is_key)
 
 
 def scan_qcamera(path: Path) -> QCameraIndex:
-    """Find the pictures of a file, up to the first that is damaged; decodes none.
+    """Find the pictures of a file, up to the first damaged one, without decoding.
 
     Raises:
-        DriveError: the file is no video, or holds more pictures than any segment.
+        DriveError: the file is not a video, or contains more pictures than a segment can have.
         MissingPackageError: PyAV is not installed.
     """
     try:
@@ -87,14 +87,14 @@ def scan_qcamera(path: Path) -> QCameraIndex:
             ) from error
     if len(keys) > MAX_PICTURES:
         raise DriveError(
-            f"{path}: expected at most {MAX_PICTURES} pictures, found more; no segment of a drive"
+            f"{path}: expected at most {MAX_PICTURES} pictures, found more; not a drive's segment"
         )
     columns = np.array(sizes, np.int64).reshape(-1, 2)
     return QCameraIndex(path, digest, np.array(keys, np.bool_), columns[:, 0], columns[:, 1])
 
 
 def _leading_bytes(head: bytes) -> tuple[int, int]:
-    """Return how many bytes of delimiters and of parameter sets a picture begins with.
+    """Return the bytes of delimiters and of parameter sets at the start of a picture.
 
     Source: ITU-T H.264, 7.4.1 (types of NAL units), Annex B (start codes).
     """
@@ -111,7 +111,7 @@ def _leading_bytes(head: bytes) -> tuple[int, int]:
 class QCameraReader:
     """Decodes the pictures of one file; reading them in order is cheap.
 
-    What lies behind is decoded from the start again: a second for a minute of pictures.
+    To read an earlier picture, decoding restarts from the beginning: about 1 s per minute of video.
     """
 
     def __init__(self, index: QCameraIndex) -> None:
@@ -121,10 +121,10 @@ class QCameraReader:
         self._next = 0
 
     def format_of(self, picture: int) -> FrameFormat:
-        """Return the layout of a picture.
+        """Decode a picture and return its layout.
 
         Raises:
-            DriveError: as `read`.
+            DriveError: see `read`.
         """
         decoded = self._decode(picture)
         return nv12_format(decoded.luma.shape[1], decoded.luma.shape[0])
@@ -133,10 +133,11 @@ class QCameraReader:
         """Decode one picture into a padded NV12 buffer.
 
         `picture`: position in the file, from 0. `target`: (>= layout.payload_bytes,) uint8;
-        modified. `layout`: what the buffer is laid out for.
+        modified. `layout`: the layout of the buffer.
 
         Raises:
-            DriveError: the file ends before it, or it is damaged or of another size.
+            DriveError: the file ends before the picture, or the picture is damaged or of another
+                size.
         """
         decoded = self._decode(picture)
         if decoded.luma.shape != (layout.height, layout.width):
@@ -182,13 +183,13 @@ class QCameraReader:
 def small_cameras(
     path: Path, mounting: Mounting, layout: FrameFormat, focal_px: float | None
 ) -> tuple[DeviceCameras, str]:
-    """Return the camera of small pictures, and where its focal length is from.
+    """Return the camera of small pictures, and a description of its focal length.
 
-    `path`: of the drive, for messages. `mounting`: names the device and the sensor. `focal_px`:
-    given by the user; None: that of the device, scaled.
+    `path`: the drive's path, for messages. `mounting`: has the device and the sensor. `focal_px`:
+    focal length given by the user; None: that of the device, scaled.
 
     Raises:
-        DriveError: nobody knows the device.
+        DriveError: the device is unknown.
     """
     size = layout.width, layout.height
     if focal_px is not None:

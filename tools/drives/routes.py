@@ -1,12 +1,13 @@
-"""Routes and segments of openpilot: their names, as people write them, and their files on disk.
+"""Parses names of openpilot's routes and segments, and finds their files on disk.
 
-A name is one of these; reading it is pure text::
+A route is one trip of a device (the dongle), recorded in segments of a minute. A name has one of
+these forms; parsing it does not touch the disk::
 
     [root/][dongle | _ or /]log id[--N or /N or /a:b[:c]][/selector]
     https://connect.comma.ai/dongle/log id[/from s/to s][/selector]
 
 A log id has 20 characters: ``2023-07-27--13-01-19`` until 2024, ``000001d4--2648a9a404`` since.
-People keep the files in one of these layouts::
+Files are stored in one of these layouts::
 
     <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
     <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
@@ -26,7 +27,7 @@ from tools.errors import DriveError
 
 DONGLE: Final = r"[0-9a-z]{16}"
 LOG_ID: Final = r"[0-9]{4}(?:-[0-9]{2}){2}-(?:-[0-9]{2}){3}|[0-9a-f]{8}--[0-9a-z]{10}"
-# A week of driving: no route is longer, and a list of that many numbers is small.
+# A week of driving. No route is longer, and a list of that many numbers is small.
 MAX_SEGMENTS: Final = 10_000
 _TAIL: Final = re.compile(
     r"(?P<base>.*?)"
@@ -46,25 +47,27 @@ _SEGMENT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which segments of a route, and which of its logs."""
+    """A selection of a route's segments, and of the full or the small log."""
 
-    # ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
+    # ``5``, ``-1``, ``2:6`` or ``0:10:2``, as in Python; None: all segments.
     text: str | None = None
-    # ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there is one.
+    # ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one if it exists, else the
+    # small one.
     selector: str = "r"
 
     @property
     def suffix(self) -> str:
-        """What follows the name of a route to name the selected log."""
+        """The suffix of a route's name that selects the log."""
         return "" if self.selector == "r" else f"/{self.selector}"
 
     def numbers(self, count: int) -> list[int]:
-        """Return the segments that are meant, of a route that has numbers up to ``count - 1``.
+        """Return the selected segments of a route with segments 0 to ``count - 1``.
 
-        A stated end may lie beyond: then the numbers do, too, and are missed by name.
+        An explicit end can exceed the route. The result then contains these numbers, so that the
+        caller can report them as missing.
 
         Raises:
-            DriveError: it selects nothing; the caller says of what.
+            DriveError: nothing is selected; the caller adds the route's name.
         """
         if self.text is None:
             return list(range(count))
@@ -95,8 +98,8 @@ class Selection:
 class RouteName:
     """A route by name."""
 
-    root: str | None  # directory written before the name; None: where routes lie is not said
-    dongle: str | None  # 16 characters of the device; None where the name has none
+    root: str | None  # directory written before the name; None if there is none
+    dongle: str | None  # the device's 16 characters; None if the name has none
     log_id: str  # 20 characters
 
     @property
@@ -106,7 +109,7 @@ class RouteName:
 
 
 def from_address(text: str) -> str:
-    """Return the name of the route that a pasted address leads to; other texts as they are.
+    """Return the route name in the address of a web page; other texts are returned unchanged.
 
     Raises:
         DriveError: the address is not that of a route.
@@ -129,9 +132,9 @@ def from_address(text: str) -> str:
 
 
 def readings(text: str) -> list[tuple[str, Selection]]:
-    """Return what a text may mean: less and less of it is the name, and more of it a selection.
+    """Return the possible readings of a text as a name and a selection, the longest name first.
 
-    A directory's own name may end as a selection does, in ``--0``.
+    They are needed because a directory's own name can end like a selection, in ``--0``.
     """
     found = [(text, Selection())]
     match = _SELECTOR.fullmatch(text)
@@ -141,11 +144,11 @@ def readings(text: str) -> list[tuple[str, Selection]]:
 
 
 def split_selection(text: str) -> tuple[str, Selection]:
-    """Return what precedes the segments and the selector at the end of a text, and those.
+    """Split a text into a name and the selection of segments and log at its end.
 
-    ``X/2:5/q`` is ``X`` and ``2:5`` of the small logs; slashes at the end mean nothing.
+    ``X/2:5/q`` is ``X`` and segments ``2:5`` of the small logs; trailing slashes are ignored.
     """
-    # A log id ends in "--" and ten characters that may all be digits: it is no segment.
+    # A log id ends in "--" and ten characters. If all are digits, they are still not a segment.
     whole = _ROUTE.fullmatch(text.rstrip("/"))
     if whole is not None:
         return text.rstrip("/"), Selection()
@@ -189,21 +192,21 @@ _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """What there is of one segment."""
+    """The files of one segment."""
 
-    path: Path  # its directory; what the names of its files begin with where it has none
-    number: int | None  # in the route; None where the path does not say
-    route: str  # ``dongle|log id`` as far as the path says; empty where it does not
+    path: Path  # its directory, or the common prefix of its files if it has none
+    number: int | None  # number in the route; None if the path does not contain it
+    route: str  # ``dongle|log id`` as far as the path contains it; else empty
     files: Mapping[str, Path] = field(default_factory=dict)  # by ``FILE_NAMES``
 
     def log(self, selector: str, *, is_small: bool = False) -> Path:
-        """Return the log that a selector asks for.
+        """Return the log for a selector.
 
-        `selector`: see `Selection`. `is_small`: of a drive that has its small pictures only, any
-        log will do.
+        `selector`: see `Selection`. `is_small`: whether the drive has only small pictures, in which
+        case any log is accepted.
 
         Raises:
-            DriveError: there is none; says what there is.
+            DriveError: the segment has no such log; the message lists the files it has.
         """
         wanted = {"r": RLOG_NAMES, "q": QLOG_NAMES}.get(selector, RLOG_NAMES + QLOG_NAMES)
         if selector == "r" and is_small:
@@ -223,15 +226,16 @@ class SegmentFiles:
 
 
 def has_small_only(segments: Sequence[SegmentFiles]) -> bool:
-    """Tell whether the small pictures are all that segments have of the outward cameras."""
+    """Return whether the segments have small pictures and no full video of road or wide camera."""
     there = {name for segment in segments for name in segment.files}
     return SMALL_VIDEO in there and not {VIDEO_NAMES["road"], VIDEO_NAMES["wideRoad"]} & there
 
 
 def segment_at(path: Path) -> SegmentFiles | None:
-    """Return the segment whose directory, or one of whose files, lies at `path`.
+    """Return the segment of the directory or file at `path`, or None.
 
-    Small pictures mean themselves, beside whatever others, and are no segment without a log.
+    For a file of small pictures, the segment's full videos are ignored. Such a file without a log
+    is no segment.
     """
     try:
         if path.is_dir():
@@ -251,7 +255,7 @@ def _small_part(segment: SegmentFiles) -> SegmentFiles | None:
 
 
 def segments_in(directory: Path) -> dict[str, list[SegmentFiles]]:
-    """Return the segments below a directory by route, in order; ``""`` is of routes without name.
+    """Return the segments below a directory by route, in order; ``""`` is the unnamed route.
 
     Raises:
         DriveError: the directory cannot be read.
@@ -263,7 +267,7 @@ def segments_in(directory: Path) -> dict[str, list[SegmentFiles]]:
     routes: dict[str, dict[int, SegmentFiles]] = {}
     for segment in found:
         if segment.number is not None:
-            # The same segment twice: the layout that was looked at first.
+            # If a segment exists twice, the layout that was searched first is used.
             routes.setdefault(segment.route, {}).setdefault(segment.number, segment)
     return {
         route: [segments[number] for number in sorted(segments)]
@@ -272,11 +276,11 @@ def segments_in(directory: Path) -> dict[str, list[SegmentFiles]]:
 
 
 def find_route(root: Path, name: RouteName) -> list[SegmentFiles]:
-    """Return the segments of a route that lie below `root`, in order; empty where there are none.
+    """Return the segments of a route below `root`, in order; empty if there are none.
 
     Raises:
-        DriveError: the name has no dongle and several devices have that log id; or `root` cannot
-            be read.
+        DriveError: the name has no dongle and several devices have that log id, or `root` cannot be
+            read.
     """
     found: dict[str, dict[int, SegmentFiles]] = {}
     for place in _places(root, name):
@@ -297,18 +301,18 @@ def find_route(root: Path, name: RouteName) -> list[SegmentFiles]:
 
 
 def missing_numbers(segments: Sequence[SegmentFiles], wanted: Sequence[int]) -> list[int]:
-    """Return which of the wanted numbers are not there."""
+    """Return the wanted numbers that no segment has."""
     there = {segment.number for segment in segments}
     return [number for number in wanted if number not in there]
 
 
 def holds_route(root: Path, name: RouteName) -> bool:
-    """Tell whether something of the name lies there, of whatever kind."""
+    """Return whether `root` contains a directory of that name, whatever its contents."""
     return any(_DIRECTORY.fullmatch(place.name) for place in _places(root, name))
 
 
 def _places(root: Path, name: RouteName) -> list[Path]:
-    """Return the directories that exist in which segments of a route may lie."""
+    """Return the existing directories that can contain segments of a route."""
     try:
         parents = [root]
         if name.dongle is not None:
@@ -332,7 +336,7 @@ def _is_route(path: Path, name: RouteName) -> bool:
 
 
 def _below(directory: Path) -> Iterator[SegmentFiles]:
-    """Yield directories of segments first, then segments whose files lie side by side."""
+    """Yield segments that are directories first, then those whose files have a common prefix."""
     flat: dict[str, dict[str, Path]] = {}
     for entry in sorted(directory.iterdir()):
         match = _SEGMENT.fullmatch(entry.name)
@@ -355,7 +359,7 @@ def _directory(path: Path) -> SegmentFiles | None:
     files = {name: path / name for name in FILE_NAMES if (path / name).is_file()}
     if not files:
         return None
-    # ".", ".." and links: the name of the directory itself is what is parsed.
+    # Resolve ".", ".." and links, so that the directory's real name is parsed.
     absolute = path.absolute() if path.name not in ("", "..") else path.resolve()
     match = _SEGMENT.fullmatch(absolute.name)
     if match is not None and not match["file"]:
@@ -387,7 +391,7 @@ def _route_of(directory: Path) -> str:
 
 
 def _route_named(match: re.Match[str], parent: Path) -> str:
-    """Return the route of a name; the directory it lies in may have the dongle's name."""
+    """Return the name of a route; the dongle can be the name of the parent directory."""
     name = parent.absolute().name
     dongle = match["dongle"] or (name if re.fullmatch(DONGLE, name) else None)
     return RouteName(None, dongle, match["log_id"]).text

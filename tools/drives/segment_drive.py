@@ -1,4 +1,8 @@
-"""A drive of one or more segments that follow each other: their logs and videos as moments."""
+"""Plays one or more consecutive openpilot segments as a drive: their logs and videos as moments.
+
+A moment is one frame of the main camera with the messages since the previous one. Opening a drive
+reads its logs and indexes its videos; pictures are decoded when moments are requested.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,21 @@ from tools.errors import DriveError
 
 logger = logging.getLogger(__name__)
 
-# More than there are pictures.
+# More than the number of pictures in any file.
 _ALL_SOUND: Final = 1 << 62
-# Enters the identity: raised when the same files yield other moments than before.
+# Part of a drive's identity. Raise it when the same files yield different moments.
 _VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a drive is made of."""
+    """The files of a drive and the options for its cameras."""
 
-    name: str  # what users call it
-    segments: Sequence[SegmentFiles]  # in order
-    logs: Sequence[Path]  # one for each segment
-    videos: Mapping[str, str]  # name of its files, by camera that is wanted
-    focal_px: float | None = None  # of small pictures, before that of their device
+    name: str  # display name
+    segments: Sequence[SegmentFiles]  # the segments, in order
+    logs: Sequence[Path]  # one log for each segment
+    videos: Mapping[str, str]  # wanted camera stream -> name of its video files
+    focal_px: float | None = None  # focal length of small pictures; None: that of their device
 
 
 class Reader(Protocol):
@@ -57,17 +61,15 @@ class Reader(Protocol):
 
 
 class SegmentDrive:
-    """Implements `tools.drives.drive.Drive`.
+    """Implements `tools.drives.drive.Drive` for openpilot segments.
 
-    Reads all logs and the bytes of all videos once when it is opened, and decodes nothing but the
-    first picture of each video.
-
-    `source`: what to open.
+    Opening reads all logs and the bytes of all videos once. Only the first picture of each video is
+    decoded.
 
     Raises:
-        DriveError: neither road nor wide video is there (the driver camera's, where it alone is
-            wanted), a file cannot be read, the videos of a camera differ in size, or a video does
-            not belong to its log.
+        DriveError: there is no video of a wanted camera, a file cannot be read, the videos of a
+            camera differ in size, or a video does not belong to its log. Of road and wide camera,
+            one video is enough.
         MissingPackageError: PyAV or the codec of a log is not installed.
     """
 
@@ -86,7 +88,7 @@ class SegmentDrive:
                     )
                 ]
         self._is_small = SMALL_VIDEO in source.videos.values()
-        # Where the road is filmed, it sets the pace; the driver camera where it alone is wanted.
+        # The road camera defines the moments; the driver camera does if it alone is wanted.
         leading = [name for name in source.videos if name != "driver"] or ["driver"]
         if not set(leading) & set(self._files):
             small = [] if leading == ["driver"] else [SMALL_VIDEO]
@@ -98,17 +100,17 @@ class SegmentDrive:
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
         self._readers: dict[tuple[str, int], Reader] = {}
-        # Of files that are damaged: the first picture that could not be read.
+        # For damaged files: the first picture that could not be read.
         self._damaged: dict[tuple[str, int], int] = {}
         try:
             self._formats = {name: self._format_of(name) for name in self._files}
         finally:
-            # Until somebody asks for moments, nothing is held open.
+            # Files are opened again when moments are requested.
             self.close()
         main = next(name for name in leading if name in self._files)
         if main != leading[0]:
             logger.warning(
-                "%s: no %s; the wide camera alone leads", source.name, VIDEO_NAMES["road"]
+                "%s: no %s; only the wide camera is used", source.name, VIDEO_NAMES["road"]
             )
         self._plan = plan_moments({name: one.frames for name, one in placed.items()}, main)
         if not len(self._plan):
@@ -127,16 +129,16 @@ class SegmentDrive:
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on; see `tools.drives.drive.Drive`."""
         plan = self._plan
-        begin_ns = int(plan.cuts_ns[first - 1]) if 0 < first <= len(plan) else None
+        begin_ns = int(plan.ends_ns[first - 1]) if 0 < first <= len(plan) else None
         messages = self._messages_after(begin_ns)
         pending = next(messages, None)
         for index in range(first, len(plan)):
-            cut_ns = int(plan.cuts_ns[index])
-            heard: list[Message] = []
-            while pending is not None and pending.mono_time_ns <= cut_ns:
-                heard.append(pending)
+            end_ns = int(plan.ends_ns[index])
+            collected: list[Message] = []
+            while pending is not None and pending.mono_time_ns <= end_ns:
+                collected.append(pending)
                 pending = next(messages, None)
-            yield Moment(index, tuple(heard), self._frames(index))
+            yield Moment(index, tuple(collected), self._frames(index))
         if pending is not None and first <= len(plan):
             yield Moment(len(plan), (pending, *messages), {})
 
@@ -146,14 +148,14 @@ class SegmentDrive:
         return self._source.logs
 
     def frame_ids(self, stream: str) -> NDArray[np.int64]:
-        """Return the frame id of a camera's picture in each moment; -1 where it has none."""
+        """Return the frame id of a camera's picture in each moment; -1 if there is none."""
         ids = self._plan.frames[stream]["frame_id"].astype(np.int64)
         return np.where(self._plan.present[stream], ids, -1)
 
     def frame(self, stream: str, index: int) -> Frame | None:
-        """Return the picture of a camera in a moment, whichever was asked for before.
+        """Return the picture of a camera in a moment; moments can be read in any order.
 
-        Its buffer is used again by the moments, and by what is asked for next.
+        The buffer is reused by later pictures.
 
         Raises:
             DriveError: the picture cannot be decoded.
@@ -183,9 +185,10 @@ class SegmentDrive:
         return placed
 
     def _format_of(self, stream: str) -> FrameFormat:
-        """Return the layout of a camera's frames, by the first picture of each file.
+        """Return the layout of a camera's frames, from the first picture of each file.
 
-        A file whose first picture does not decode is left to `moments`, unless all are like that.
+        If the first picture of a file does not decode, `moments` reports it. It is an error here
+        only if no file has a readable first picture.
         """
         layout: FrameFormat | None = None
         described = ""
@@ -210,7 +213,7 @@ class SegmentDrive:
         return layout
 
     def _messages_after(self, begin_ns: int | None) -> Iterator[Message]:
-        """Yield the messages later than a time; logs that end before it are not read."""
+        """Yield the messages after a time, without reading logs that end before it."""
         skipped = 0
         if begin_ns is not None:
             times = self._survey.last_times_ns
@@ -223,7 +226,7 @@ class SegmentDrive:
             yield migrator.migrate(message) if self._survey.migrated else message
 
     def _frames(self, index: int) -> dict[str, Frame]:
-        """Return the pictures of a moment; a file that is damaged has none from there on."""
+        """Return the pictures of a moment; after damage, the rest of a file is omitted."""
         found: dict[str, Frame] = {}
         for stream in self._plan.frames:
             row = self._plan.frames[stream][index]
@@ -250,7 +253,7 @@ class SegmentDrive:
         self._reader(stream, position).read(picture, target, self._formats[stream])
 
     def _reader(self, stream: str, position: int) -> Reader:
-        """Return the reader of a file, and close those of the same camera before it."""
+        """Return the reader of a file, and close other readers of the same camera."""
         reader = self._readers.get((stream, position))
         if reader is None:
             for key in [key for key in self._readers if key[0] == stream]:
@@ -262,7 +265,7 @@ class SegmentDrive:
         return reader
 
     def _small_camera(self) -> str:
-        """Take the camera of small pictures; return in which way the drive is reduced."""
+        """Set the camera of small pictures and return a description of the reduced drive."""
         source, layout = self._source, self._formats["road"]
         self._cameras, focal = small_cameras(
             source.segments[0].path, self._survey.mounting, layout, source.focal_px
@@ -305,14 +308,14 @@ class SegmentDrive:
             formats=dict(self._formats),
             cameras=self._cameras,
             mounting=survey.mounting,
-            moments=len(plan) + (max(survey.last_times_ns) > int(plan.cuts_ns[-1])),
+            moments=len(plan) + (max(survey.last_times_ns) > int(plan.ends_ns[-1])),
             rate_hz=plan.rate_hz,
             car_params=survey.car_params,
             facts={name: value for name, value in facts.items() if value},
         )
 
     def _identity(self) -> str:
-        """Hash what decides the moments: the contents of the files, not where they lie."""
+        """Return the digest of everything that determines the moments: contents, not paths."""
         digest = hashlib.sha256(f"openpilot drive {_VERSION}".encode())
         if self._is_small:
             digest.update(f"small, focal {self._source.focal_px!r}".encode())
@@ -335,13 +338,13 @@ def _span_text(segments: Sequence[SegmentFiles]) -> str:
 
 
 def _numbers(segments: Sequence[SegmentFiles], survey: LogSurvey) -> list[int]:
-    """Return the segmentNum of each segment: its name's, or what its log says most often."""
+    """Return the segmentNum of each segment: from its name, or the most frequent in its log."""
     numbers: list[int] = []
     for position, segment in enumerate(segments):
-        spoken_of: Counter[int] = Counter()
+        logged: Counter[int] = Counter()
         for rows in survey.indices.values():
-            spoken_of.update(rows["number"][rows["segment"] == position].tolist())
-        likely = spoken_of.most_common(1)
+            logged.update(rows["number"][rows["segment"] == position].tolist())
+        likely = logged.most_common(1)
         numbers.append(
             segment.number if segment.number is not None else likely[0][0] if likely else position
         )

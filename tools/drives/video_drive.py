@@ -1,9 +1,10 @@
-"""Any video as a drive: its frames, and the messages of a car and a camera that it lacks.
+"""Plays any video as a drive: its frames, with generated messages of a car and a camera.
 
-A video has no calibration and no car around it. The camera is a pinhole of 0.9 widths focal length,
-level and 1.22 m over the road, or what the options say. Car state comes from telemetry, else the
-car goes straight on at 20 m/s. Every frame becomes a moment, and of a video of 40 frames/s or more
-every n-th; with a rate, the frame nearest to each multiple of its interval does.
+A video has no calibration and no car state. By default the camera is a level pinhole camera, 1.22 m
+over the road, with a focal length of 0.9 widths; options change it. Car state comes from telemetry;
+without it, the car drives straight on at 20 m/s. Every frame becomes a moment. From videos with 40
+frames/s or more, only every n-th frame does. With a rate, it is the frame nearest to each multiple
+of the interval.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cereal.frames import Frame, nv12_format
 from modeld.vehicle.cameras import Camera, DeviceCameras
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
-from tools.drives.drive import DriveInfo, FilmedDrive, Moment
+from tools.drives.drive import DriveInfo, Moment, SingleVideoDrive
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError
 from tools.lib.named_file import NOUNS, what_is_at
@@ -34,14 +35,14 @@ from tools.video.video import Video, VideoFrame, VideoInfo
 logger = logging.getLogger(__name__)
 
 MODEL_HZ = 20
-# Faster, and frames would have to be moved to later times than those they were asked for.
+# At higher rates frames would have to be delayed to keep timestamps apart.
 MAX_RATE_HZ = 1e9 / MIN_INTERVAL_NS
-# Counts in the identity of drives: changes whenever the same options yield other moments.
+# Part of a drive's identity. Raise it when the same options yield different moments.
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class VideoDrive(FilmedDrive):
+class VideoDrive(SingleVideoDrive):
     """A video file as a drive."""
 
     _path: Path
@@ -51,12 +52,12 @@ class VideoDrive(FilmedDrive):
     def moments(self, first: int = 0) -> Iterator[Moment]:
         """Yield the moments from number `first` on.
 
-        Everything before is decoded too: frames are only exact when counted from the start.
+        All earlier frames are decoded too, since frame numbers are only exact when counted from the
+        start. If the video is damaged, the moments end early and the reason is logged.
 
         Raises:
-            PictureSizeError: the pictures change their size; what precedes was yielded. Where a
-                video is damaged, the moments end with a line in our own log.
-            TelemetryError: the video has ended before its telemetry starts.
+            PictureSizeError: the pictures change their size; earlier moments were yielded.
+            TelemetryError: the video ends before its telemetry starts.
         """
         clock = FrameClock()
         self.close()
@@ -70,7 +71,7 @@ class VideoDrive(FilmedDrive):
 
         with Video(self._path) as video:
             self._open.append(video)
-            yield from self._filmed(shown(video), first)
+            yield from self._moments_of(shown(video), first)
             self._ends.append(video.damage)
             if video.info.last_time_s is None:
                 self._telemetry.check_covers(self._path.name, time_s)
@@ -78,7 +79,7 @@ class VideoDrive(FilmedDrive):
     def frames_from(self, first: int) -> Iterator[Frame] | None:
         """Return the frames from moment `first` on, without messages.
 
-        The result is None where they can only be counted from the start.
+        Return None if frames can only be counted from the start.
         """
         if self._rate_hz is not None:
             return None
@@ -99,7 +100,7 @@ class VideoDrive(FilmedDrive):
                 yield Frame(buffer, layout, frame.index // stride, time_ns, time_ns)
 
     def numbers(self) -> list[int]:
-        """Return the number of the video's frame in each moment; decodes the whole video.
+        """Decode the whole video and return the video frame number of each moment.
 
         Raises:
             PictureSizeError: the pictures change their size.
@@ -116,12 +117,12 @@ class VideoDrive(FilmedDrive):
 
 
 def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG001 - of all kinds
-    """Return the file itself; None for directories and what does not exist."""
+    """Return the path of a file; None for directories and paths that do not exist."""
     return [text] if os.path.isfile(text) else None  # noqa: PTH113 - of any name, too long ones
 
 
 def input_files(text: str, options: DriveOptions) -> list[Path]:
-    """Return the video itself."""
+    """Return the path of the video."""
     return [Path(one) for one in expand(text, options) or []]
 
 
@@ -129,9 +130,9 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
     """Open a video.
 
     Raises:
-        UsageError: a focal length or a rate that cannot be.
-        VideoError: no readable video.
-        TelemetryError: no readable telemetry, or none of its times is one of the video's.
+        UsageError: the focal length or the rate is out of range.
+        VideoError: the video is not readable.
+        TelemetryError: the telemetry is not readable, or does not overlap the video.
     """
     path = Path(text)
     _check_rate(options.rate_hz)
@@ -175,10 +176,10 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
 
 
 def open_telemetry(path: Path | None) -> Telemetry:
-    """Read a telemetry CSV or a comma2k19 segment; None: the car goes straight on.
+    """Read a telemetry CSV or a comma2k19 segment; None: the car drives straight on.
 
     Raises:
-        TelemetryError: it cannot be read or is neither.
+        TelemetryError: the telemetry cannot be read.
     """
     if path is None:
         return constant_telemetry()
@@ -186,18 +187,18 @@ def open_telemetry(path: Path | None) -> Telemetry:
 
 
 def resample(frames: Iterator[VideoFrame], rate_hz: float) -> Iterator[tuple[float, VideoFrame]]:
-    """Yield the frame nearest to each of the times k / rate, up to that of the last frame.
+    """Yield the frame nearest to each time k / rate, up to the time of the last frame.
 
-    The nearest, not the last before: it is at most half a frame interval away and neither early nor
-    late on average, so that pictures agree with the car state of the same time. Of two equally near
-    ones, the earlier. A video slower than the rate has frames that come again.
+    The nearest frame is at most half a frame interval off, and neither early nor late on average,
+    so pictures match the car state of the same time. Of two equally near frames, the earlier is
+    used. If the video is slower than the rate, frames are repeated.
 
-    `frames`: in presentation order, times from 0. `rate_hz`: above 0.
+    `frames`: frames in presentation order, times from 0. `rate_hz`: above 0.
     """
     before: VideoFrame | None = None
     index = 0
     for frame in frames:
-        # k / rate and a container's times are rounded: a nanosecond is a tie, and still the end.
+        # Times are rounded, so a difference below 1 ns counts as equal.
         while index / rate_hz <= frame.time_s + 1e-9:
             time_s = index / rate_hz
             is_nearer = before is None or frame.time_s - time_s < time_s - before.time_s - 1e-9
@@ -215,7 +216,7 @@ def _check_rate(rate_hz: float | None) -> None:
 
 
 def _stride(header: VideoInfo) -> int:
-    """Take every n-th frame, so that the rate is the lowest that is at least the model's."""
+    """Return n for using every n-th frame, at the lowest rate that is at least the model's."""
     return max(1, int(header.fps // MODEL_HZ))
 
 
@@ -248,13 +249,13 @@ def _describe_camera(camera: Camera, *, is_given: bool, known: VideoCamera) -> s
 
 
 def _identity(path: Path, options: DriveOptions, shown: str) -> str:
-    """Return the digest of everything that decides what the drive yields."""
+    """Return the digest of everything that determines the drive's moments."""
     digest = hashlib.sha256(
         f"video {VERSION} focal {options.focal_px!r} rate {options.rate_hz!r}".encode()
     )
-    if options.camera is not None:  # identities without one are as they were
+    if options.camera is not None:  # keeps identities without a camera stable
         digest.update(repr(options.camera).encode())
-    digest.update(shown.encode())  # as before where it is shown as it is
+    digest.update(shown.encode())  # empty for unmodified videos, which keeps identities stable
     files = [path]
     if options.telemetry is not None:
         is_directory = options.telemetry.is_dir()

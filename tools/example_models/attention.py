@@ -1,4 +1,7 @@
-"""Transformers as torch exports them at opset 17: their parts, and ViT and Swin as benchmarks."""
+"""Builds transformers as torch exports them at opset 17: shared blocks, ViT and Swin.
+
+ViT and Swin are benchmarks for the compiler. The vision and policy models use the shared blocks.
+"""
 
 import math
 from collections.abc import Callable
@@ -22,11 +25,11 @@ def layer_norm(g: GraphBuilder, x: Value, name: str) -> Value:
 def attention(
     g: GraphBuilder, x: Value, heads: int, biased: Function | None = None, *, unbound: bool = False
 ) -> Value:
-    """Append multi-head self-attention; all three projections are one MatMul.
+    """Append multi-head self-attention, with query, key and value projections in one MatMul.
 
-    From (batch, tokens, width) float32 to the same; `heads` divide the width. `biased` changes the
-    scores (batch, heads, tokens, tokens) before Softmax. `unbound`: the projections are taken apart
-    as by `unbind`, with Split and Squeeze; otherwise by indices, with Gather.
+    `x` and the result are (batch, tokens, width) float32; `heads` divides the width. `biased`
+    modifies the scores (batch, heads, tokens, tokens) before Softmax. If `unbound`, the projections
+    are separated with Split and Squeeze, like torch's `unbind`; otherwise with Gather.
     """
     batch, tokens, width = x.shape
     size = width // heads
@@ -66,7 +69,7 @@ def feed_forward(
 
 
 def add_attention(g: GraphBuilder, x: Value, heads: int) -> Value:
-    """Append the first half of a transformer's block: x + attention(norm(x))."""
+    """Append the attention half of a transformer block: x + attention(norm(x))."""
     y = layer_norm(g, x, "norm1")
     with g.scope("attn"):
         y = attention(g, y, heads, unbound=True)
@@ -76,7 +79,7 @@ def add_attention(g: GraphBuilder, x: Value, heads: int) -> Value:
 def add_feed_forward(
     g: GraphBuilder, x: Value, ratio: int, function: Function = GraphBuilder.gelu
 ) -> Value:
-    """Append the second half: x + feed_forward(norm(x)), `ratio` times as wide inside."""
+    """Append the other half: x + feed_forward(norm(x)); the hidden layer is `ratio` x as wide."""
     y = layer_norm(g, x, "norm2")
     with g.scope("mlp"):
         y = feed_forward(g, y, ratio * x.shape[-1], function)
@@ -85,16 +88,16 @@ def add_feed_forward(
 
 # --- ViT-Ti/16 (arXiv:2010.11929, arXiv:2012.12877) at 224 x 224, as a benchmark --------------
 #
-# Patches of 16x16 and one token of the class, twelve pre-norm blocks of attention with three heads
-# and a feed-forward with GELU, as torch exports them with attention in its parts. Operators,
-# parameters and multiply-adds are those of the published network; arithmetic on shapes is folded.
+# 16x16 patches and one class token pass twelve pre-norm blocks. Each block has attention with three
+# heads and a feed-forward with GELU; attention is exported as separate operators. Operators,
+# parameters and multiply-adds equal those of the published network. Shape arithmetic is folded.
 #
 #     vit  5.72 M parameters  2.51 GFLOP at 3 x 224 x 224
 
 
 @dataclass(frozen=True, slots=True)
 class ViTConfig:
-    """Size of a ViT; sides of the image are multiples of 16."""
+    """Size of a ViT; height and width of the image are multiples of 16."""
 
     image: Shape = (1, 3, 224, 224)
     dim: int = 192
@@ -107,8 +110,7 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
     """Return ViT-Ti/16 and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is that of the papers by default.
+    Equal seeds give equal bytes. The default size is that of the papers.
     """
     config = config or ViTConfig()
     g = GraphBuilder("vit", seed)
@@ -131,12 +133,12 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
 
 # --- Swin-T (arXiv:2103.14030) at 224 x 224, as a benchmark -----------------------------------
 #
-# Attention within windows of 7x7, with a bias by relative position; in every other block the
-# windows are shifted by half their size, cyclically, and a mask keeps apart what was not together.
-# Channels come last, four neighbours are merged between the stages. Operators, parameters and
-# multiply-adds are those of the published network as torch exports it; arithmetic on shapes is
-# folded, padding by nothing left out, and the biases are gathered from their tables, which makes
-# 0.31 M more of them.
+# Attention works within windows of 7x7 tokens, with a bias by relative position. Every other block
+# shifts the windows cyclically by half their size; a mask separates tokens that were not adjacent
+# before the shift. Channels are last, and 2x2 neighbors are merged between stages. Operators,
+# parameters and multiply-adds are those of torch's export of the published network, except that
+# shape arithmetic is folded, padding by zero is omitted, and the biases are already gathered from
+# their tables, which adds 0.31 M parameters.
 #
 #     swin  28.60 M parameters  8.98 GFLOP at 3 x 224 x 224
 
@@ -145,8 +147,8 @@ def build_vit(seed: int, config: ViTConfig | None = None) -> tuple[onnx.ModelPro
 class SwinConfig:
     """Size of a Swin transformer.
 
-    `dim` channels and `heads` are those of the first stage; both double from stage to stage. The
-    window's side divides the sides of every stage that are longer.
+    `dim` and `heads` are the channels and heads of the first stage; both double with each stage.
+    `window` divides height and width of every stage that is larger than a window.
     """
 
     image: Shape = (1, 3, 224, 224)
@@ -161,8 +163,7 @@ def build_swin(seed: int, config: SwinConfig | None = None) -> tuple[onnx.ModelP
     """Return Swin-T and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is that of the paper by default.
+    Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or SwinConfig()
     g = GraphBuilder("swin", seed)
@@ -188,7 +189,7 @@ def build_swin(seed: int, config: SwinConfig | None = None) -> tuple[onnx.ModelP
 
 
 def _merge(g: GraphBuilder, x: Value) -> Value:
-    """Append the merging of 2x2 neighbours: (1, H, W, C) becomes (1, H / 2, W / 2, 2 C)."""
+    """Merge 2x2 neighbors: (1, H, W, C) becomes (1, H / 2, W / 2, 2 C)."""
     _, height, width, channels = x.shape
     x = g.reshape(x, 1, height // 2, 2, width // 2, 2, channels)
     x = g.reshape(g.transpose(x, 0, 1, 3, 4, 2, 5), 1, height // 2, width // 2, 4 * channels)
@@ -198,7 +199,7 @@ def _merge(g: GraphBuilder, x: Value) -> Value:
 
 
 def _block(g: GraphBuilder, x: Value, heads: int, window: int, shift: int) -> Value:
-    """Append attention within windows and a feed-forward to (1, H, W, C)."""
+    """Append windowed attention and a feed-forward to `x` (1, H, W, C)."""
     _, height, width, channels = x.shape
     rows, columns = height // window, width // window
     y = layer_norm(g, x, "norm1")
@@ -206,7 +207,7 @@ def _block(g: GraphBuilder, x: Value, heads: int, window: int, shift: int) -> Va
         y = _roll(g, _roll(g, y, -shift, 1), -shift, 2)
     y = g.transpose(g.reshape(y, 1, rows, window, columns, window, channels), 0, 1, 3, 2, 4, 5)
     y = g.reshape(y, rows * columns, window**2, channels)
-    mask = _mask(height, width, window, shift) if shift else None
+    mask = _shift_mask(height, width, window, shift) if shift else None
     with g.scope("attn"):
         table = 0.5 * g.rng("relative_position_bias").standard_normal(
             (heads, (2 * window - 1) ** 2)
@@ -230,7 +231,7 @@ def _block(g: GraphBuilder, x: Value, heads: int, window: int, shift: int) -> Va
 
 
 def _roll(g: GraphBuilder, x: Value, shift: int, axis: int) -> Value:
-    """Append torch's roll: two slices change places."""
+    """Append torch's roll along an axis: two slices swap places."""
     size, cut = x.shape[axis], -shift % x.shape[axis]
     parts = []
     for start, end in ((cut, size), (0, cut)):
@@ -240,19 +241,22 @@ def _roll(g: GraphBuilder, x: Value, shift: int, axis: int) -> Value:
 
 
 def _relative(window: int) -> NDArray[np.int64]:
-    """Return (window^2, window^2) indices, equal for pairs that lie equally to each other."""
+    """Return (window^2, window^2) bias indices, equal for token pairs with equal displacement."""
     rows, columns = (a[:, None] - a + window - 1 for a in np.divmod(np.arange(window**2), window))
     found: NDArray[np.int64] = rows * (2 * window - 1) + columns
     return found
 
 
-def _mask(height: int, width: int, window: int, shift: int) -> NDArray[np.float32]:
-    """Return (1, windows, 1, window^2, window^2): -100 for pairs that were not neighbours."""
+def _shift_mask(height: int, width: int, window: int, shift: int) -> NDArray[np.float32]:
+    """Return the mask of a shifted block: -100 for token pairs that were apart before the shift.
+
+    The shape is (1, windows, 1, window^2, window^2); other pairs have 0.
+    """
     region = np.zeros((height, width), np.int64)
     for last in (window, shift):
         region[-last:] += 3
         region[:, -last:] += 1
     tiles = region.reshape(height // window, window, width // window, window)
-    lots = tiles.transpose(0, 2, 1, 3).reshape(-1, window**2)
-    apart = lots[:, :, None] != lots[:, None]
+    windows = tiles.transpose(0, 2, 1, 3).reshape(-1, window**2)
+    apart = windows[:, :, None] != windows[:, None]
     return np.where(apart, np.float32(-100), np.float32(0))[None, :, None]

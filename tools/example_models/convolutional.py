@@ -1,4 +1,8 @@
-"""Convolutional networks as benchmarks: ResNet-18, a U-Net and ESPNet."""
+"""Builds convolutional networks as benchmarks for the compiler: ResNet-18, a U-Net and ESPNet.
+
+Each builder returns the ONNX model and its number of multiply-adds. The gains keep the variance of
+activations near 1 in networks with random weights.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,23 +11,23 @@ import onnx
 
 from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 
-# Unit-variance normal in, max(x, 0) has a second moment of 1/2: the next layer's gain undoes it.
+# ReLU halves the second moment of a unit normal; the next layer's gain compensates.
 RELU_GAIN = math.sqrt(2.0)
-# Share of a residual branch: eight of them at most quadruple the variance.
+# Gain of a residual branch: eight branches at most quadruple the variance.
 BRANCH_GAIN = 0.5
-# Of ESPNet.
+# Parallel convolutions of an ESP module in ESPNet.
 BRANCHES = 5
-# Unit-variance normal in, PReLU with a slope of a quarter has a second moment of 17/32.
+# PReLU with a slope of 1/4 leaves a unit normal with a second moment of 17/32.
 PRELU_GAIN = math.sqrt(32 / 17)
-# The sums of a module hold one to four branches, whose variances add up.
+# The sums in an ESP module add one to four branches, and so do their variances.
 ESP_GAIN = 0.6
 
 
 # --- ResNet-18 (arXiv:1512.03385, table 1) over two road frames, as a benchmark ---------------
 #
-# Basic blocks of two 3x3 convolutions, a strided 1x1 on the shortcut where the shape changes; every
-# batch-norm is folded into the convolution before it, as exporters do. The first convolution sees
-# the 12 channels of the driving model's input.
+# Basic blocks of two 3x3 convolutions, with a strided 1x1 on the shortcut if the shape changes.
+# Every batch-norm is folded into the preceding convolution, as exporters do. The first convolution
+# reads the 12 channels of the driving model's input.
 #
 #     resnet18  11.71 M parameters  2.83 GFLOP at 12 x 128 x 256
 
@@ -42,8 +46,7 @@ def build_resnet18(seed: int, config: ResNetConfig | None = None) -> tuple[onnx.
     """Return ResNet-18 and its multiply-adds per run.
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is that of the paper by default.
+    Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or ResNetConfig()
     g = GraphBuilder("resnet18", seed)
@@ -74,10 +77,10 @@ def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
 
 # --- A U-Net (arXiv:1505.04597) for segmentation at 640 x 360, as a benchmark -----------------
 #
-# Three halvings by max pooling and three doublings by transposed convolution: the first, out of the
-# bottleneck, 4x4 with stride 2, the others 2x2 with stride 2. The bottleneck's convolutions are
-# dilated by 1, 2 and 4. Convolutions are padded, so that skip connections fit without cropping;
-# batch-norm is folded into them.
+# Max pooling halves the resolution three times. Transposed convolutions with stride 2 double it
+# three times; the first has a 4x4 kernel, the others 2x2. The bottleneck's convolutions are dilated
+# by 1, 2 and 4. Convolutions are padded, so that skip connections fit without cropping. Batch-norm
+# is folded into them.
 #
 #     unet  0.73 M parameters  18.11 GFLOP at 3 x 360 x 640
 
@@ -86,8 +89,9 @@ def _basic_block(g: GraphBuilder, x: Value, width: int, stride: int) -> Value:
 class UNetConfig:
     """Size of a U-Net.
 
-    Height and width of the image are multiples of 2 per halving. `widths` are finest first, the
-    bottleneck's last; `upsample` has the kernel of each transposed convolution, coarsest first.
+    Height and width of the image are multiples of 2 per pooling. `widths` are channels per
+    resolution, finest first, bottleneck last. `upsample` are the kernels of the transposed
+    convolutions, coarsest first.
     """
 
     image: Shape = (1, 3, 360, 640)
@@ -100,9 +104,8 @@ class UNetConfig:
 def build_unet(seed: int, config: UNetConfig | None = None) -> tuple[onnx.ModelProto, int]:
     """Return the U-Net and its multiply-adds per run.
 
-    Input `image`: (1, 3, 360, 640) float32. Output `outputs`: (1, 5, 360, 640) float32, logits of
-    each pixel.
-
+    Input `image`: (1, 3, 360, 640) float32. Output `outputs`: (1, 5, 360, 640) float32, logits per
+    pixel.
     Equal seeds give equal bytes.
     """
     config = config or UNetConfig()
@@ -130,7 +133,7 @@ def build_unet(seed: int, config: UNetConfig | None = None) -> tuple[onnx.ModelP
 
 
 def _double(g: GraphBuilder, x: Value, width: int, *, first: bool) -> Value:
-    """Append two convolutions; `first` ones see the image, which no ReLU has halved."""
+    """Append two convolutions; the `first` ones read the image, which no ReLU has halved."""
     with g.scope("0"):
         x = _convolve(g, x, width, gain=1.0 if first else RELU_GAIN)
     with g.scope("1"):
@@ -145,11 +148,12 @@ def _convolve(
 
 # --- ESPNet (arXiv:1803.06815) with a decoder and two heads at 640 x 360, as a benchmark ------
 #
-# An ESP module reduces the channels to a fifth, convolves them with dilations of 1 to 16 side by
-# side, adds each to the sum of those before it, and joins the sums; batch-norm follows the joint,
-# so that no convolution takes it in, and PReLU. Smaller images join the features of each
-# resolution. The decoder doubles the resolution by transposed convolution; two heads do so once
-# more, each beside the image. Operators are those of the same network as torch exports it.
+# An ESP module reduces the channels to a fifth and convolves them in parallel with dilations of 1
+# to 16. It adds each result to the sum of the previous ones and concatenates the sums. Batch-norm
+# follows the concatenation, so it cannot be folded; then PReLU. Downscaled images join the features
+# of each resolution. The decoder doubles the resolution by transposed convolution. Two heads double
+# it once more, each after a concatenation with the half-size image. Operators are those of the same
+# network as torch exports it.
 #
 #     espnet  0.21 M parameters  2.98 GFLOP at 3 x 360 x 640
 
@@ -158,9 +162,9 @@ def _convolve(
 class ESPNetConfig:
     """Size of an ESPNet.
 
-    Sides of the image are multiples of 8. `widths` are channels at a quarter and at an eighth,
-    `depths` the modules there, besides the one that halves the resolution. The heads have half of
-    the `decoder` channels, a quarter in front of the end.
+    Height and width of the image are multiples of 8. `widths` are the channels at 1/4 and 1/8
+    resolution, `depths` the modules there after the one that halves the resolution. Heads have half
+    of the `decoder` channels, and a quarter before the last convolution.
     """
 
     image: Shape = (1, 3, 360, 640)
@@ -175,8 +179,7 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
     """Return the network and its multiply-adds per run.
 
     Input `image`: (1, 3, 360, 640) float32. Outputs `road`, `lanes`: (1, 2, 360, 640) float32,
-    logits of each pixel.
-
+    logits per pixel.
     Equal seeds give equal bytes.
     """
     config = config or ESPNetConfig()
@@ -204,7 +207,7 @@ def build_espnet(seed: int, config: ESPNetConfig | None = None) -> tuple[onnx.Mo
 
 
 def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = False) -> Value:
-    """Append an ESP module; one that keeps size and width adds its input."""
+    """Append an ESP module. Unless it halves the resolution, it adds its input to its result."""
     inner = width // BRANCHES
     with g.scope(name):
         with g.scope("reduce"):
@@ -212,7 +215,7 @@ def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = Fal
             y = g.conv(x, ConvSpec(inner, kernel, stride, gain=PRELU_GAIN, bias=False))
         sums: list[Value] = []
         for branch in range(BRANCHES):
-            # The first takes the channels that are left over, and is in no sum.
+            # The first branch gets the remaining channels and is not part of any sum.
             channels = inner if branch else width - (BRANCHES - 1) * inner
             spec = ConvSpec(channels, 3, gain=ESP_GAIN, dilation=2**branch, bias=False)
             with g.scope(f"d.{branch}"):
@@ -225,7 +228,7 @@ def _esp(g: GraphBuilder, x: Value, name: str, width: int, *, halves: bool = Fal
 
 
 def _head(g: GraphBuilder, x: Value, half: Value, config: ESPNetConfig) -> Value:
-    """Append a head: twice the resolution beside the image, and twice again to logits."""
+    """Append a head: upsample, concatenate the half-size image, upsample to logits."""
     x = g.concat((_upsample(g, x, "up1", config.decoder // 2), half), 1)
     x = _convolve_prelu(g, x, "conv", ConvSpec(config.decoder // 2, 3, gain=PRELU_GAIN))
     x = _upsample(g, x, "up2", config.decoder // 4)

@@ -1,4 +1,8 @@
-"""The models that a daemon runs, with random weights: vision, policy and driver monitoring."""
+"""Builds the models that the daemon runs, with random weights: vision, policy, driver monitoring.
+
+They have the inputs, outputs and about the cost of openpilot's models of 2025. Each builder returns
+the ONNX model and its number of multiply-adds.
+"""
 
 import math
 from dataclasses import dataclass
@@ -31,15 +35,15 @@ from tools.example_models.outputs import (
     vision_slices,
 )
 
-# --- The vision model: a re-parameterised FastViT over two pairs of frames --------------------
+# --- The vision model: a re-parameterized FastViT over two pairs of frames --------------------
 #
-# The layout (stem, RepMixer token mixing as one depthwise 3x3, convolutional feed-forward with
-# layer scale, strided depthwise 7x7 patch embedding, squeeze-excite head) follows FastViT,
-# arXiv:2303.14189, in its inference form, where every branch and batch-norm is folded into one
-# convolution. Two pairs of frames enter as 24 channels.
+# The layout follows FastViT (arXiv:2303.14189) in its inference form, where every branch and
+# batch-norm is folded into one convolution: a stem, token mixing as one depthwise 3x3,
+# convolutional feed-forwards with layer scale, strided depthwise 7x7 patch embeddings, and a
+# squeeze-excite head. Two pairs of frames enter as 24 channels.
 #
-# The large variant has twice the blocks, and attention instead of convolution mixes the tokens of
-# its last stage, as in the larger FastViTs. Sizes per run, seed 0:
+# The large variant has twice the blocks. Attention instead of convolution mixes the tokens of its
+# last stage, as in the larger FastViTs. Sizes per run, seed 0:
 #
 #     vision  8.21 M parameters  1.59 GFLOP
 #     vision_large  18.37 M parameters  3.15 GFLOP
@@ -51,8 +55,9 @@ IMAGE_SHAPE = (1, 12, 128, 256)
 class VisionConfig:
     """Size of a vision model.
 
-    Each stage halves the resolution of the one before. `layer_scale` is the weight of each residual
-    branch, `head_size` the channels of an attention head in the last stage, 0 for no attention.
+    Each stage has half the resolution of the previous one. `layer_scale` is the weight of each
+    residual branch. `head_size` is the number of channels per attention head in the last stage; 0
+    means no attention.
     """
 
     dims: tuple[int, ...] = (64, 128, 256, 512)
@@ -64,12 +69,12 @@ class VisionConfig:
     name: str = "vision"
 
 
-# Twice the blocks add up to the same variance with branches smaller by the root of two.
+# With twice the blocks, branches smaller by sqrt(2) give the same total variance.
 LARGE = VisionConfig(depths=(4, 4, 12, 4), layer_scale=0.28, head_size=32, name="vision_large")
 
 
 def build_vision_large(seed: int) -> tuple[onnx.ModelProto, int]:
-    """Return the large vision model and its multiply-adds: the interface of `build_vision`.
+    """Return the large vision model, with the interface of `build_vision`, and its multiply-adds.
 
     Equal seeds give equal bytes.
     """
@@ -80,10 +85,9 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
     """Return the vision model and its multiply-adds per run.
 
     Inputs `img`, `big_img`: (1, 12, 128, 256) uint8, two frames of 6 channels each, older first.
-    Output `outputs`: (1, 1576) float32, laid out as `outputs.VISION_OUTPUTS`.
-
-    Equal seeds give equal bytes; the size is the 8 M parameter model of the 2025 split interface by
-    default.
+    Output `outputs`: (1, 1576) float32 in the layout of `outputs.VISION_OUTPUTS`.
+    Equal seeds give equal bytes. By default it is the 8 M parameter model of the split interface
+    of 2025.
     """
     config = config or VisionConfig()
     g = GraphBuilder(config.name, seed)
@@ -112,20 +116,20 @@ def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.Mo
 
 
 def _normalise(g: GraphBuilder) -> Value:
-    """Map both uint8 inputs to about [-2, 2] and stack their channels."""
+    """Return both uint8 inputs as one tensor of 24 channels, scaled to about [-2, 2]."""
     images = [g.input(name, IMAGE_SHAPE, onnx.TensorProto.UINT8) for name in ("img", "big_img")]
     return g.concat([_scaled(g, image) for image in images], axis=1)
 
 
 def _scaled(g: GraphBuilder, x: Value) -> Value:
-    """Map bytes to about [-2, 2]."""
+    """Scale bytes to about [-2, 2]."""
     x = g.node("Cast", (x,), x.shape, to=onnx.TensorProto.FLOAT)
     x = g.elementwise("Sub", x, g.scalar(127.5))
     return g.elementwise("Div", x, g.scalar(63.75))
 
 
 def _mix_by_attention(g: GraphBuilder, x: Value, config: VisionConfig) -> Value:
-    """Add scaled self-attention over all tokens; no convolution takes in its batch-norm."""
+    """Add scaled self-attention over all tokens, with a batch-norm that cannot be folded."""
     _, dim, height, width = x.shape
     with g.scope("norm"):
         y = g.batch_norm(x)
@@ -142,14 +146,14 @@ def _add_scaled(g: GraphBuilder, x: Value, y: Value, name: str, config: VisionCo
 
 
 def _final(g: GraphBuilder, x: Value) -> Value:
-    """Widen twofold, squeeze-excite, pool, normalise and project to the (1, 512) hidden state."""
+    """Double the channels, squeeze-excite, pool and project to the (1, 512) hidden state."""
     x = final_conv(g, x)
     dim = x.shape[1]
     with g.scope("head"):
         x = g.node("GlobalAveragePool", (x,), (1, dim, 1, 1))
         x = g.node("Flatten", (x,), (1, dim), axis=1)
-        # Random weights pass contrast on more than linearly; the norm keeps a dim road and a noise
-        # image in the same range, so that the heads' modes stay plausible.
+        # Random weights amplify contrast. The norm keeps dark roads and noise images in the same
+        # range, so that the heads' modes stay plausible.
         scale, bias = g.weight("norm.weight", np.ones(dim)), g.weight("norm.bias", np.zeros(dim))
         x = g.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=1e-6)
         return g.random_gemm(x, HIDDEN_WIDTH)
@@ -158,7 +162,7 @@ def _final(g: GraphBuilder, x: Value) -> Value:
 def _heads(
     g: GraphBuilder, features: Value, outputs: tuple[tuple[str, int], ...], width: int
 ) -> list[Value]:
-    """Give each output its own two-layer head; the hidden state is the features themselves."""
+    """Return one two-layer head per output; the hidden state is the features themselves."""
     parts = []
     for name, output_width in outputs:
         if name == "hidden_state":
@@ -176,8 +180,9 @@ def _heads(
 
 # --- The policy model: a pre-norm transformer over five seconds of vision features ------------
 #
-# Sees 25 past feature vectors with the desires of the same moments and answers with the plan of the
-# next ten seconds. Written the way torch exports nn.Linear, LayerNorm and attention at opset 17.
+# It reads 25 past feature vectors with the desires of the same frames, and predicts the plan for
+# the next ten seconds. nn.Linear, LayerNorm and attention are written as torch exports them at
+# opset 17.
 #
 #     policy  7.37 M parameters  0.33 GFLOP
 
@@ -189,7 +194,7 @@ DESIRES = 8
 class PolicyConfig:
     """Size of a policy model.
 
-    Attention heads divide the 512 features; `head_width` are hidden units of each output head.
+    `heads` divides the 512 features. `head_width` is the number of hidden units per output head.
     """
 
     layers: int = 3
@@ -202,11 +207,10 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
     """Return the policy model and its multiply-adds per run.
 
     Inputs, float32: `desire_pulse` (1, 25, 8), `traffic_convention` (1, 2), `features_buffer`
-    (1, 25, 512); oldest first, 5 Hz. Output `outputs`: (1, 1000) float32 as
-    `outputs.POLICY_OUTPUTS` and two values of padding.
-
-    Equal seeds give equal bytes; the size is the 7 M parameter model of the 2025 split interface by
-    default.
+    (1, 25, 512). Histories begin with the oldest row, at 5 Hz. Output `outputs`: (1, 1000) float32
+    in the layout of `outputs.POLICY_OUTPUTS`, then two values of padding.
+    Equal seeds give equal bytes. By default it is the 7 M parameter model of the split interface of
+    2025.
     """
     config = config or PolicyConfig()
     g = GraphBuilder("policy", seed)
@@ -230,7 +234,7 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
 
 
 def _embed(g: GraphBuilder) -> Value:
-    """Project features and desires to 512 and add position and driving side."""
+    """Project features and desires to 512 channels; add position and driving side."""
     float_type = onnx.TensorProto.FLOAT
     desire = g.input("desire_pulse", (1, CONTEXT, DESIRES), float_type)
     traffic = g.input("traffic_convention", (1, 2), float_type)
@@ -247,14 +251,14 @@ def _embed(g: GraphBuilder) -> Value:
 
 # --- The driver monitoring model: inverted bottlenecks over the luma of the driver camera -----
 #
-# The face is small in the view, so the network is wide in pixels and narrow in channels: 1440x960
-# is divided by 64 before it is averaged. Calibration angles join the features. Sizes per run, seed
-# 0:
+# The face is a small part of the image, so the network keeps a high resolution with few channels:
+# 1440x960 is divided by 64 before averaging. Calibration angles join the features. Sizes per run,
+# seed 0:
 #
 #     dmonitoring-2025  0.95 M parameters  0.66 GFLOP
 
 FEATURES = 512
-# (kernel, stride, expanded, channels); the stem has divided the sides by 4 before.
+# (kernel, stride, expanded channels, channels), after the stem has divided both sides by 4.
 LAYERS = (
     (3, 2, 16, 24),
     (3, 2, 72, 40),
@@ -263,7 +267,7 @@ LAYERS = (
     (5, 2, 240, 160),
     (5, 1, 480, 160),
 )
-# Logits of a driver who looks ahead in a left-hand-drive car, by head without its seat.
+# Logits of a driver who looks ahead in a left-hand-drive car, by head name without the seat.
 LOGITS = {
     "left_eye_prob": 2.5,
     "right_eye_prob": 2.5,
@@ -277,17 +281,16 @@ LOGITS = {
     "wheel_on_right": -3.0,
 }
 FACE_LOGITS = {"lhd": 3.5, "rhd": -3.5}
-# Orientation in rad; place as shares of the image, and size; then log deviations.
+# Orientation in rad; position and size as fractions of the image; then log standard deviations.
 FACE = (0.05, -0.1, 0.0, -0.2, -0.05, 0.15, -2.5, -2.5, -3.0, -3.5, -3.5, -4.0)
-VARIATION = 0.25  # of outputs from picture to picture, as measured by the logit
+VARIATION = 0.25  # standard deviation of the logits between pictures
 
 
 def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.ModelProto, int]:
     """Return the model of a revision and its multiply-adds per run.
 
-    Inputs `input_img` (1, 1382400) uint8 and `calib` (1, 3) float32; output `outputs` (1, width)
-    float32, with slices in the metadata where the revision has them.
-
+    Inputs: `input_img` (1, 1382400) uint8 and `calib` (1, 3) float32. Output: `outputs` (1, width)
+    float32. The metadata contains slices if the revision does.
     Equal seeds give equal bytes.
     """
     g = GraphBuilder(revision.name, seed)

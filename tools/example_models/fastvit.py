@@ -1,9 +1,10 @@
-"""FastViT-T8 (arXiv:2303.14189, table 1) at 256 x 256, its parts, and ConvNeXt, as benchmarks.
+"""Builds FastViT-T8 (arXiv:2303.14189, table 1) at 256 x 256, its blocks, and ConvNeXt.
 
-The inference form, in which every branch and batch-norm is folded into one convolution: RepMixer
-is one depthwise 3x3; the feed-forward is a depthwise 7x7, two 1x1 with GELU between them and a
-layer scale. The driving models' vision is made of the same parts. Operators, parameters and
-multiply-adds are those of the published network as torch exports it.
+Both networks are benchmarks for the compiler; the driving models' vision is built from the same
+blocks. FastViT is in its inference form: every branch and batch-norm is folded into one
+convolution. RepMixer is then one depthwise 3x3. The feed-forward is a depthwise 7x7, two 1x1 with
+GELU between them, and a layer scale. Operators, parameters and multiply-adds are those of the
+published network as torch exports it.
 
     fastvit  3.99 M parameters  1.37 GFLOP at 3 x 256 x 256
 """
@@ -16,10 +17,10 @@ import onnx
 
 from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 
-# Unit-variance normal in, GELU(x) has a second moment of 0.425: the next layer's gain undoes it.
+# GELU leaves a unit normal with a second moment of 0.425; the next layer's gain compensates.
 GELU_GAIN = 1.0 / math.sqrt(0.425)
-# Measured with seed 0 on blocky images: without it activations shrink by half per stage, since GELU
-# passes less than 0.425 of a smaller variance.
+# Measured with seed 0 on blocky images. Without this gain activations would halve with each stage,
+# because GELU passes less than 0.425 of a smaller variance.
 DOWNSAMPLE_GAIN = 1.3
 
 
@@ -27,8 +28,8 @@ DOWNSAMPLE_GAIN = 1.3
 class FastViTConfig:
     """Size of a FastViT.
 
-    Each stage halves the resolution of the one before. `expansion` is the factor of hidden channels
-    in the feed-forward.
+    Each stage has half the resolution of the previous one. `expansion` is the ratio of hidden to
+    outer channels in the feed-forward.
     """
 
     image: Shape = (1, 3, 256, 256)
@@ -42,8 +43,7 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
     """Return FastViT-T8 and its multiply-adds per run.
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is that of the paper by default.
+    Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or FastViTConfig()
     g = GraphBuilder("fastvit", seed)
@@ -60,13 +60,13 @@ def build_fastvit(seed: int, config: FastViTConfig | None = None) -> tuple[onnx.
                     x = g.elementwise("Add", x, g.elementwise("Mul", y, scale))
     x = g.flatten(g.global_pool(final_conv(g, x)))
     with g.scope("head.fc"):
-        # Half is left behind the gate, and a quarter of that behind the mean over the pixels.
+        # The squeeze-excite gate halves the values; the mean over the pixels leaves a quarter.
         x = g.random_gemm(x, config.classes, gain=8 * GELU_GAIN)
     return g.finish_benchmark({"outputs": x})
 
 
 def stem(g: GraphBuilder, x: Value, dim: int) -> Value:
-    """Quarter the resolution: dense 3x3 stride 2, depthwise 3x3 stride 2, 1x1."""
+    """Quarter the resolution: dense 3x3 with stride 2, depthwise 3x3 with stride 2, then 1x1."""
     specs = (
         ConvSpec(dim, kernel=3, stride=2),
         ConvSpec(dim, kernel=3, stride=2, groups=dim, gain=GELU_GAIN),
@@ -79,7 +79,7 @@ def stem(g: GraphBuilder, x: Value, dim: int) -> Value:
 
 
 def patch_embed(g: GraphBuilder, x: Value, dim: int, *, activated: bool) -> Value:
-    """Halve the resolution and widen: strided depthwise 7x7, `activated` or not, then 1x1."""
+    """Halve the resolution and widen: strided depthwise 7x7, GELU if `activated`, then 1x1."""
     with g.scope("downsample.proj.0"):
         x = g.conv(x, ConvSpec(dim, 7, 2, x.shape[1], DOWNSAMPLE_GAIN))
         if activated:
@@ -90,14 +90,14 @@ def patch_embed(g: GraphBuilder, x: Value, dim: int, *, activated: bool) -> Valu
 
 
 def token_mixer(g: GraphBuilder, x: Value) -> Value:
-    """Mix neighbouring tokens with a depthwise 3x3; its branches are folded into one kernel."""
+    """Mix neighboring tokens with a depthwise 3x3, into which all its branches are folded."""
     dim = x.shape[1]
     with g.scope("token_mixer"):
         return g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
 
 
 def conv_feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
-    """Append the convolutional feed-forward (depthwise 7x7, 1x1, GELU, 1x1) of a branch."""
+    """Append the convolutional feed-forward: depthwise 7x7, 1x1, GELU, 1x1."""
     dim = x.shape[1]
     with g.scope("mlp.conv"):
         y = g.conv(x, ConvSpec(dim, kernel=7, groups=dim, gain=0.7, identity=0.7))
@@ -108,7 +108,7 @@ def conv_feed_forward(g: GraphBuilder, x: Value, expansion: int) -> Value:
 
 
 def final_conv(g: GraphBuilder, x: Value) -> Value:
-    """Widen twofold with a depthwise 3x3, squeeze-excite by 16, GELU."""
+    """Double the channels with a depthwise 3x3, then squeeze-excite with ratio 16 and GELU."""
     dim = 2 * x.shape[1]
     with g.scope("final_conv"):
         x = g.conv(x, ConvSpec(dim, kernel=3, groups=x.shape[1]))
@@ -124,10 +124,10 @@ def final_conv(g: GraphBuilder, x: Value) -> Value:
 
 # --- ConvNeXt (arXiv:2201.03545) of the size "atto" at 224 x 224, as a benchmark --------------
 #
-# A depthwise 7x7, layer norm over the channels, two 1x1 with GELU between them and a layer scale;
-# the norms transpose to channels last and back, as torch exports them. Patches of 4x4 in front, of
-# 2x2 between the stages. Operators, parameters and multiply-adds are those of the published
-# network.
+# A block is a depthwise 7x7, layer norm over the channels, two 1x1 with GELU between them, and a
+# layer scale. Each norm transposes to channels last and back, as torch exports it. A 4x4 patch
+# convolution comes first, and 2x2 ones between stages. Operators, parameters and multiply-adds are
+# those of the published network.
 #
 #     convnext  3.70 M parameters  1.09 GFLOP at 3 x 224 x 224
 
@@ -136,7 +136,8 @@ def final_conv(g: GraphBuilder, x: Value) -> Value:
 class ConvNeXtConfig:
     """Size of a ConvNeXt.
 
-    Sides of the image are multiples of 32; each stage halves the resolution of the one before.
+    Height and width of the image are multiples of 32. Each stage has half the resolution of the
+    previous one.
     """
 
     image: Shape = (1, 3, 224, 224)
@@ -149,7 +150,6 @@ def build_convnext(seed: int, config: ConvNeXtConfig | None = None) -> tuple[onn
     """Return ConvNeXt-Atto and its multiply-adds per run.
 
     Input `image`: (1, 3, 224, 224) float32. Output `outputs`: (1, 1000) float32, logits.
-
     Equal seeds give equal bytes.
     """
     config = config or ConvNeXtConfig()

@@ -1,7 +1,7 @@
-"""A small ONNX graph writer that names things the way torch's exporter does.
+"""A small ONNX graph writer that names nodes and weights like torch's exporter.
 
-Called by the model builders of this package; imports only numpy and onnx. It tracks shapes, so that
-a builder reads like a network definition, and counts parameters and multiply-adds as it goes.
+The model builders of this package call its methods in the order of the layers. It tracks shapes, so
+a builder reads like a network definition. It also counts parameters and multiply-adds.
 """
 
 import math
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor of the graph under construction with its static shape."""
+    """A named tensor with a static shape, in the graph under construction."""
 
     name: str
     shape: Shape
@@ -33,16 +33,18 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class ConvSpec:
-    """A convolution without its input: square kernel, "same"-like padding.
+    """A 2-D convolution: output channels, square kernel and how its random weights are drawn.
 
     Attributes:
-        kernel: side of the square kernel; an even one is not padded: it cuts the image into
-            patches, and is the stride, too.
-        groups: convolution groups; the number of input channels for a depthwise one.
+        channels: number of output channels.
+        kernel: side of the kernel. An odd kernel is padded to keep the size. An even one splits
+            the image into patches: it has no padding, and its stride equals its side.
+        groups: convolution groups; the number of input channels for a depthwise convolution.
         gain: standard deviation of the output for independent unit-variance inputs.
-        identity: weight of the centre tap that passes each channel through (depthwise only).
-        dilation: distance of the kernel's taps in both directions.
-        bias: whether there is one; a batch-norm may follow a convolution without it.
+        identity: weight added to the center tap, which passes each channel through (depthwise
+            only).
+        dilation: distance between kernel taps in both directions.
+        bias: whether the convolution has a bias; without one, a batch-norm may follow.
     """
 
     channels: int
@@ -56,10 +58,10 @@ class ConvSpec:
 
 
 class GraphBuilder:
-    """Collects nodes and weights and makes a deterministic ModelProto of them.
+    """Collects nodes and weights and returns them as a deterministic ModelProto.
 
-    Every weight is drawn from a generator seeded with (seed, weight name): a variant of a network
-    keeps the weights of the layers it shares with the original.
+    Every weight is drawn from its own generator, seeded with (seed, weight name). A variant of a
+    network therefore keeps the weights of the layers it shares with the original.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -88,13 +90,13 @@ class GraphBuilder:
         return Value(name, shape)
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return the generator that belongs to weight `name` of this scope."""
+        """Return the random generator of the weight `name` in the current scope."""
         return np.random.default_rng([self.seed, zlib.crc32(self._weight_name(name).encode())])
 
     def weight(
         self, name: str, array: NDArray[Any], stored: type[np.floating[Any]] = np.float32
     ) -> Value:
-        """Add an initializer and return it; float arrays are stored as `stored`."""
+        """Add an initializer and return it; float arrays are converted to the dtype `stored`."""
         if array.dtype.kind == "f":
             array = array.astype(stored)
         full_name = self._weight_name(name)
@@ -107,7 +109,7 @@ class GraphBuilder:
         return self.weight(name, mean + std * self.rng(name).standard_normal(shape))
 
     def constant(self, array: NDArray[Any] | np.generic) -> Value:
-        """Add a Constant node, as exporters do for literals of the source program."""
+        """Add a Constant node, which is how exporters write literals of the source program."""
         value = np.asarray(array)
         return self.node("Constant", (), value.shape, value=numpy_helper.from_array(value))
 
@@ -138,10 +140,11 @@ class GraphBuilder:
         return self.node(op_type, inputs, np.broadcast_shapes(*(value.shape for value in inputs)))
 
     def conv(self, x: Value, spec: ConvSpec) -> Value:
-        """Append a Conv; where it has a bias, batch-norm counts as folded into both.
+        """Append a Conv with random weights.
 
-        The input is (1, C, H, W) float32; padding is dilation * (kernel // 2) on each side, 0 of
-        patches.
+        The input is (1, C, H, W) float32. Padding is dilation * (kernel // 2) on each side, or 0
+        for an even kernel. If the convolution has a bias, its batch-norm counts as already folded
+        into weight and bias.
         """
         _, channels, height, width = x.shape
         shape = (spec.channels, channels // spec.groups, spec.kernel, spec.kernel)
@@ -173,13 +176,13 @@ class GraphBuilder:
     def upsample(self, x: Value, channels: int, kernel: int, gain: float = 1.0) -> Value:
         """Append a ConvTranspose with stride 2 and bias that doubles height and width.
 
-        The input is (1, C, H, W) float32. The square kernel is even; results beyond the doubled
-        size are cut off. `gain` is the standard deviation of the output for independent
-        unit-variance inputs.
+        The input is (1, C, H, W) float32. The side of the square kernel is even; padding removes
+        results beyond the doubled size. `gain` is the standard deviation of the output for
+        independent unit-variance inputs.
         """
         _, depth, height, width = x.shape
         shape = (depth, channels, kernel, kernel)
-        # Each output element meets a quarter of the kernel's taps.
+        # With stride 2, each output element uses a quarter of the kernel's taps.
         weight = self.rng("weight").standard_normal(shape) * (
             gain / math.sqrt(depth * kernel**2 / 4)
         )
@@ -215,7 +218,7 @@ class GraphBuilder:
         return self.node("GlobalAveragePool", (x,), (1, x.shape[1], 1, 1))
 
     def batch_norm(self, x: Value) -> Value:
-        """Append BatchNormalization over (1, C, H, W), where no convolution takes it in."""
+        """Append BatchNormalization over (1, C, H, W), if it cannot be folded into a Conv."""
         channels = x.shape[1]
         statistics = (
             self.normal("weight", (channels,), 0.05, mean=1.0),
@@ -238,7 +241,7 @@ class GraphBuilder:
         return self.node("Concat", parts, tuple(shape), axis=axis)
 
     def reshape(self, x: Value, *shape: int) -> Value:
-        """Append Reshape to sizes that are all known."""
+        """Append Reshape to static sizes."""
         return self.node("Reshape", (x, self.ints(*shape)), shape)
 
     def transpose(self, x: Value, *perm: int) -> Value:
@@ -270,7 +273,7 @@ class GraphBuilder:
     def gemm(self, x: Value, weight: NDArray[Any], bias: NDArray[Any]) -> Value:
         """Append Gemm with a transposed weight, as exporters write nn.Linear on 2-D inputs.
 
-        `x` is (1, K), `weight` (N, K), `bias` (N,).
+        `x` is (1, K), `weight` is (N, K) and `bias` is (N,).
         """
         self.multiply_adds += weight.size
         return self.node(
@@ -283,7 +286,7 @@ class GraphBuilder:
         )
 
     def random_gemm(self, x: Value, width: int, gain: float = 1.0) -> Value:
-        """Append a Gemm with random weights that scale unit-variance inputs by `gain`."""
+        """Append a Gemm whose random weights scale unit-variance inputs by `gain`."""
         weight = self.rng("weight").standard_normal((width, x.shape[1])) * (
             gain / math.sqrt(x.shape[1])
         )
@@ -297,7 +300,7 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """Name the outputs, attach the metadata and return the checked model.
 
-        `kinds` has the onnx.TensorProto element type of outputs that are not float32.
+        `kinds` maps outputs that are not float32 to their onnx.TensorProto element types.
         """
         renamed = {value.name: name for name, value in outputs.items()}
         for node in self._nodes:
@@ -323,7 +326,7 @@ class GraphBuilder:
         return model
 
     def finish_benchmark(self, outputs: Mapping[str, Value]) -> tuple[onnx.ModelProto, int]:
-        """Return the checked model, named after the graph and its seed, and its multiply-adds."""
+        """Return the checked model and its multiply-adds; the metadata has the name and seed."""
         metadata = {"model_checkpoint": f"example-{self.name}/seed-{self.seed}"}
         return self.finish(outputs, metadata), self.multiply_adds
 

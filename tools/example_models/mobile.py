@@ -1,7 +1,8 @@
-"""Networks of inverted bottlenecks: MobileNetV3, EfficientNet and MobileViT, as benchmarks.
+"""Builds MobileNetV3, EfficientNet and MobileViT, networks of inverted bottlenecks, as benchmarks.
 
-All follow their papers in inference form: batch-norm is folded into the convolution before it. The
-parts that they share come first.
+All follow their papers in inference form: batch-norm is folded into the preceding convolution. The
+shared blocks come first. An inverted bottleneck widens the channels with a 1x1 convolution,
+convolves each channel separately (depthwise), and narrows them again.
 """
 
 import math
@@ -15,15 +16,15 @@ from tools.example_models.graph import ConvSpec, GraphBuilder, Shape, Value
 
 Function = Callable[[GraphBuilder, Value], Value]
 
-# Share of a residual branch: sixteen of them at most quadruple the variance.
+# Gain of a residual branch: sixteen branches at most quadruple the variance.
 BRANCH_GAIN = 0.3
-# A gate of a random network is about a half.
+# Inverse of a squeeze-excite gate, which is about 0.5 in a random network.
 GATE_GAIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Nonlinearity:
-    """A function, and the gain that undoes its effect on the second moment of a normal."""
+    """An activation, with the gain that restores the second moment of a unit normal."""
 
     apply: Function
     gain: float
@@ -46,7 +47,7 @@ def _silu(g: GraphBuilder, x: Value) -> Value:
 
 
 # Second moments for x ~ N(0, 1): ELU 1/2 + E[(e^x - 1)^2, x < 0] = 0.645, ReLU 1/2,
-# hard-swish (inside its bends) E[(x^2/6 + x/2)^2] = 3/36 + 1/4 = 1/3, SiLU 0.356.
+# hard-swish (ignoring its clamps) E[(x^2/6 + x/2)^2] = 3/36 + 1/4 = 1/3, SiLU 0.356.
 ELU = Nonlinearity(_elu, 1.0 / math.sqrt(0.645))
 RELU = Nonlinearity(_op("Relu"), math.sqrt(2.0))
 HARD_SWISH = Nonlinearity(_op("HardSwish"), math.sqrt(3.0))
@@ -57,7 +58,10 @@ HARD_SIGMOID: Function = _hard_sigmoid
 
 @dataclass(frozen=True, slots=True)
 class SqueezeExcite:
-    """Channel attention: two 1x1 convolutions, `inner` between them, and a `gate` for factors."""
+    """Channel attention: a 1x1 convolution, `inner`, a 1x1 convolution and the function `gate`.
+
+    `channels` is the width between the two convolutions.
+    """
 
     channels: int
     inner: Nonlinearity
@@ -66,10 +70,10 @@ class SqueezeExcite:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """An inverted bottleneck: 1x1 that widens, depthwise, squeeze-excite, 1x1 that narrows.
+    """An inverted bottleneck: widening 1x1, depthwise, squeeze-excite, narrowing 1x1.
 
-    Kernel, stride and `expanded` channels are those of the depthwise convolution; the nonlinearity
-    follows the first two convolutions.
+    `kernel`, `stride` and `expanded` (channels) describe the depthwise convolution; `channels` are
+    the output channels. The nonlinearity follows the first two convolutions.
     """
 
     kernel: int
@@ -81,9 +85,9 @@ class Bottleneck:
 
 
 def bottleneck(g: GraphBuilder, x: Value, spec: Bottleneck) -> Value:
-    """Append an inverted bottleneck; the input is added where the shape is the same.
+    """Append an inverted bottleneck; the input is added if input and output have the same shape.
 
-    `x` is (1, C, H, W) float32. Without widening (`expanded` = C) there is no first 1x1.
+    `x` is (1, C, H, W) float32. If `expanded` equals C, the widening 1x1 is omitted.
     """
     function = spec.nonlinearity
     y = x
@@ -107,7 +111,7 @@ def bottleneck(g: GraphBuilder, x: Value, spec: Bottleneck) -> Value:
 
 
 def squeeze_excite(g: GraphBuilder, x: Value, spec: SqueezeExcite) -> Value:
-    """Append squeeze-excite: scale each channel by a function of all channels' means."""
+    """Append squeeze-excite, which scales each channel by a function of all channels' means."""
     y = g.global_pool(x)
     with g.scope("fc1"):
         y = spec.inner.apply(g, g.conv(y, ConvSpec(spec.channels)))
@@ -117,19 +121,19 @@ def squeeze_excite(g: GraphBuilder, x: Value, spec: SqueezeExcite) -> Value:
 
 
 def round_channels(channels: float) -> int:
-    """Return the nearest multiple of 8, not more than a tenth below: the papers' rounding."""
+    """Round to a multiple of 8, at least 8 and never below 90 %, as the papers do."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
 # --- MobileNetV3-Large (arXiv:1905.02244, table 1) at 256 x 128, as a benchmark ---------------
 #
-# Inverted bottlenecks with 3x3 and 5x5 depthwise convolutions, ReLU in the early and hard-swish in
-# the later ones, squeeze-excite with a hard sigmoid.
+# Inverted bottlenecks with 3x3 and 5x5 depthwise convolutions and squeeze-excite with a hard
+# sigmoid. Early blocks use ReLU, later ones hard-swish.
 #
 #     mobilenetv3_large  5.47 M parameters  0.29 GFLOP at 3 x 128 x 256
 
-# kernel, expanded channels, channels, squeeze-excite, hard-swish, stride.
+# Kernel, expanded channels, output channels, squeeze-excite, hard-swish, stride.
 BLOCKS = (
     (3, 16, 16, False, False, 1),
     (3, 64, 24, False, False, 2),
@@ -152,7 +156,7 @@ STEM, LAST, CLASSIFIER = 16, 960, 1280
 
 @dataclass(frozen=True, slots=True)
 class MobileNetConfig:
-    """Size of a MobileNetV3-Large; `width` is the factor of the paper's channels."""
+    """Size of a MobileNetV3-Large; `width` multiplies the paper's channel counts."""
 
     image: Shape = (1, 3, 128, 256)
     width: float = 1.0
@@ -165,8 +169,7 @@ def build_mobilenetv3_large(
     """Return MobileNetV3-Large and its multiply-adds per run.
 
     Input `image`: (1, 3, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is the paper's by default.
+    Equal seeds give equal bytes. The default size is the paper's.
     """
     config = config or MobileNetConfig()
     g = GraphBuilder("mobilenetv3_large", seed)
@@ -198,13 +201,13 @@ def build_mobilenetv3_large(
 
 # --- EfficientNet-B2 (arXiv:1905.11946) with ELU instead of SiLU, as a benchmark --------------
 #
-# Table 1 of the paper for B0, widths times 1.1 (multiples of 8), depths times 1.2 (rounded up):
-# inverted bottlenecks with 3x3 and 5x5 depthwise convolutions and squeeze-excite. The first
-# convolution sees the 12 channels of the driving model's input.
+# Table 1 of the paper describes B0. B2 has its widths times 1.1 (multiples of 8) and its depths
+# times 1.2 (rounded up): inverted bottlenecks with 3x3 and 5x5 depthwise convolutions and
+# squeeze-excite. The first convolution reads the 12 channels of the driving model's input.
 #
 #     efficientnet_b2_elu  9.08 M parameters  0.91 GFLOP at 12 x 128 x 256
 
-# B0: expansion, kernel, stride, channels, blocks.
+# B0: expansion, kernel, stride, output channels, number of blocks.
 STAGES = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -219,7 +222,7 @@ B0_STEM, B0_LAST = 32, 1280
 
 @dataclass(frozen=True, slots=True)
 class EfficientNetConfig:
-    """Size of an EfficientNet: factors of B0's channels and blocks."""
+    """Size of an EfficientNet; `width` and `depth` multiply B0's channels and blocks."""
 
     image: Shape = (1, 12, 128, 256)
     width: float = 1.1
@@ -233,8 +236,7 @@ def build_efficientnet_b2_elu(
     """Return EfficientNet-B2 with ELU and its multiply-adds per run.
 
     Input `image`: (1, 12, 128, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is B2's by default.
+    Equal seeds give equal bytes. The default size is B2's.
     """
     config = config or EfficientNetConfig()
     g = GraphBuilder("efficientnet_b2_elu", seed)
@@ -250,7 +252,7 @@ def build_efficientnet_b2_elu(
                 entering * expansion,
                 round_channels(channels * config.width),
                 ELU,
-                # A quarter of the channels that enter the block.
+                # A quarter of the block's input channels.
                 SqueezeExcite(max(1, entering // 4), ELU, SIGMOID),
             )
             with g.scope(f"stages.{index}.{block}"):
@@ -265,9 +267,10 @@ def build_efficientnet_b2_elu(
 
 # --- MobileViT-S (arXiv:2110.02178, table 4) at 256 x 256, as a benchmark ---------------------
 #
-# Inverted bottlenecks with SiLU and, in the last three stages, transformers over tokens that lie at
-# the same place of each 2x2 patch, between convolutions. Operators, parameters and multiply-adds
-# are those of the published network as torch exports it, with batch-norm folded.
+# Inverted bottlenecks with SiLU. The last three stages also have a transformer between
+# convolutions; its attention connects tokens at the same position of all 2x2 patches. Operators,
+# parameters and multiply-adds are those of torch's export of the published network, with batch-norm
+# folded.
 #
 #     mobilevit  5.57 M parameters  4.00 GFLOP at 3 x 256 x 256
 
@@ -278,9 +281,9 @@ PATCH = 2
 class MobileViTConfig:
     """Size of a MobileViT.
 
-    Sides of the image are multiples of 64. `stages` are channels, bottlenecks, width of a token and
-    layers of each stage's transformer (0: none); the first keeps the resolution. `last` channels
-    precede the pooling.
+    Height and width of the image are multiples of 64. Each of `stages` is (channels, number of
+    bottlenecks, token width, transformer layers); 0 layers mean no transformer. Every stage but the
+    first halves the resolution. `last` is the number of channels before pooling.
     """
 
     image: Shape = (1, 3, 256, 256)
@@ -303,8 +306,7 @@ def build_mobilevit(
     """Return MobileViT-S and its multiply-adds per run.
 
     Input `image`: (1, 3, 256, 256) float32. Output `outputs`: (1, 1000) float32, logits.
-
-    Equal seeds give equal bytes; the size is that of the paper by default.
+    Equal seeds give equal bytes. The default size is that of the paper.
     """
     config = config or MobileViTConfig()
     g = GraphBuilder("mobilevit", seed)
@@ -332,7 +334,10 @@ def _convolve(g: GraphBuilder, x: Value, name: str, spec: ConvSpec) -> Value:
 
 
 def _mobilevit_block(g: GraphBuilder, x: Value, dim: int, layers: int, heads: int) -> Value:
-    """Append convolutions, a transformer over (places in a patch, patches, dim), convolutions."""
+    """Append a MobileViT block: convolutions, a transformer, convolutions, and a fusion with `x`.
+
+    The transformer's tokens are (position in the patch, patch, dim).
+    """
     _, channels, height, width = x.shape
     rows, columns, places = height // PATCH, width // PATCH, PATCH**2
     y = _convolve(g, x, "conv_kxk", ConvSpec(channels, 3))

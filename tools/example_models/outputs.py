@@ -1,7 +1,8 @@
-"""The outputs of the example models: their layouts, and final layers that answer with a road.
+"""Output layouts of the example models, and final layers that predict a plausible road.
 
-The layouts are names, widths and slices of the 2025 split interface; widths are those of
-openpilot's models of 2025, for interoperability.
+The layouts give name, width and slice of each output head in the split interface of 2025. Widths
+equal those of openpilot's models of 2025, for interoperability. Each head function returns bias and
+weights of a final layer, so even random networks predict something recognizable.
 """
 
 import base64
@@ -15,7 +16,7 @@ HIDDEN_WIDTH = 512
 PLAN_STEPS = 33
 PLAN_COLUMNS = 15
 
-# (name, width) in output order; the slices follow by summation.
+# (name, width) in output order; the heads are contiguous.
 VISION_OUTPUTS: tuple[tuple[str, int], ...] = (
     ("meta", 55),
     ("desire_pred", 32),
@@ -54,22 +55,22 @@ def contiguous_slices(outputs: tuple[tuple[str, int], ...]) -> dict[str, slice]:
 
 
 def vision_slices() -> dict[str, slice]:
-    """Return the vision slices; `pad` aliases the whole output, as real exports have it."""
+    """Return the vision slices; `pad` covers the whole output, as in published exports."""
     return contiguous_slices(VISION_OUTPUTS) | {"pad": slice(0, None)}
 
 
 def policy_slices() -> dict[str, slice]:
-    """Return the policy slices; `pad` counts from the end, as real exports have it."""
+    """Return the policy slices; `pad` counts from the end, as in published exports."""
     return contiguous_slices(POLICY_OUTPUTS) | {"pad": slice(-POLICY_PAD, None)}
 
 
 def model_metadata(checkpoint: str, slices: Mapping[str, slice]) -> dict[str, str]:
     """Return ONNX metadata_props as openpilot's exporter writes them.
 
-    `checkpoint` is free text that identifies the training run, `slices` are those of the last axis
-    of `outputs`.
+    `checkpoint` is free text that identifies the training run. `slices` maps heads to slices of the
+    last axis of `outputs`.
     """
-    # Protocol 4 is fixed so that the bytes do not follow Python's default.
+    # A fixed protocol keeps the bytes independent of Python's default.
     pickled = pickle.dumps(dict(slices), protocol=4)
     return {
         "model_checkpoint": checkpoint,
@@ -77,13 +78,13 @@ def model_metadata(checkpoint: str, slices: Mapping[str, slice]) -> dict[str, st
     }
 
 
-# --- Final layers whose answer is a plausible road, bent a little by random features ----------
+# --- Final layers that predict a plausible road, varied by random features --------------------
 #
-# Random networks say nothing about the road they see. So that reports show something recognisable,
-# the last layer of each head is a few physical modes (curvature, offset, acceleration, ...) driven
-# by random directions of the feature space, over a bias that describes a straight road at 15 m/s.
-# Each function returns (bias (N,), modes (M, N)) for an output of width N; `head_weight` mixes the
-# modes.
+# The outputs of a random network are meaningless. To make reports recognizable, the last layer of
+# each head combines a few physical modes (curvature, offset, acceleration, ...) over a bias that
+# describes a straight road at 15 m/s. Random directions of the feature space drive the modes. Each
+# function returns (bias (N,), modes (M, N)) for an output of width N; `head_weight` makes a weight
+# from the modes.
 #
 # Frame: x forward, y right, z down (device frame), metres, seconds, radians.
 
@@ -94,7 +95,7 @@ SPEED_MPS = 15.0
 CAMERA_HEIGHT_M = 1.22
 LANE_LINES_Y_M = (-5.4, -1.8, 1.8, 5.4)
 ROAD_EDGES_Y_M = (-7.0, 7.0)
-# One standard deviation of each mode for unit-variance features.
+# Standard deviation of each mode for unit-variance features.
 CURVATURE_PER_M = 3e-4
 OFFSET_M = 0.15
 ACCELERATION_MPS2 = 0.25
@@ -104,7 +105,7 @@ HEIGHT_M = 0.03
 def plan() -> Head:
     """Return the (33, 15) plan, means then log standard deviations: 990 values.
 
-    Modes: curvature (v constant on a circular arc, small angles) and longitudinal acceleration.
+    Modes: curvature (constant speed on a circular arc, small angles), longitudinal acceleration.
     """
     t = t_idxs()
     mean = np.zeros((PLAN_STEPS, PLAN_COLUMNS))
@@ -119,7 +120,7 @@ def plan() -> Head:
     curve[:, 11] = SPEED_MPS * t
     curve[:, 14] = SPEED_MPS
     speed_up = np.zeros_like(mean)
-    # Braking or accelerating fades out after some seconds, so that the speed stays positive.
+    # Braking and accelerating fade out after some seconds, so that the speed stays positive.
     fade = np.exp(-t / 4.0)
     speed_up[:, 6] = fade
     speed_up[:, 3] = 4.0 * (1.0 - fade)
@@ -141,7 +142,7 @@ def road_edges() -> Head:
 def lead() -> Head:
     """Return three leads, (3, 6, 4) x, y, v, a at 0, 2, .. 10 s, means then log stds: 144.
 
-    Modes: distance and speed of all three.
+    Modes: distance and speed, common to all three.
     """
     t = np.arange(0.0, 12.0, 2.0)
     mean = np.zeros((3, 6, 4))
@@ -180,12 +181,12 @@ def meta(width: int = 55) -> Head:
 
 
 def lane_lines_prob() -> Head:
-    """Return 8 logits, two per line; the odd ones say that the line is there."""
+    """Return 8 logits, two per line; the odd ones are for the presence of the line."""
     return np.array([0.5, 0.9, 1.0, 2.2, 1.0, 2.2, 0.5, 0.9]), 0.3 * np.eye(8)
 
 
 def lead_prob() -> Head:
-    """Return 3 logits of a lead at 0, 2 and 4 s."""
+    """Return 3 logits for a lead at 0, 2 and 4 s."""
     return np.array([-1.0, -1.2, -1.4]), 0.3 * np.eye(3)
 
 
@@ -224,10 +225,9 @@ HEADS: dict[str, Callable[[], Head]] = {
 def head_weight(modes: Array, depth: int, rng: np.random.Generator) -> Array:
     """Return an (N, depth) weight that drives each mode by its own random feature direction.
 
-    A thousandth of full-rank noise keeps every weight non-zero.
-
-    `modes` (M, N) are changes of the output for one unit of each mode. The `depth` features are
-    assumed to be independent with unit variance.
+    Full-rank noise with a factor of 0.001 keeps every weight non-zero. `modes` (M, N) holds the
+    change of the output for one unit of each mode. The `depth` features are assumed to be
+    independent with unit variance.
     """
     directions = rng.standard_normal((depth, modes.shape[0])) / np.sqrt(depth)
     noise = rng.standard_normal((modes.shape[1], depth)) / np.sqrt(depth)
@@ -250,7 +250,7 @@ def _lines(y_m: tuple[float, ...]) -> Head:
 
 
 def mdn(mean: Array, log_std: Array, modes: Array) -> Head:
-    """Flatten means and log standard deviations into one output; the modes move the means only."""
+    """Return means, then log standard deviations, as one output; modes change only the means."""
     flat_modes = modes.reshape(modes.shape[0], -1)
     return (
         np.concatenate([mean.reshape(-1), log_std.reshape(-1)]),
@@ -260,17 +260,17 @@ def mdn(mean: Array, log_std: Array, modes: Array) -> Head:
 
 # --- Final layers for heads of other revisions, and the mixtures of older ones ----------------
 #
-# A mixture is `hypotheses` blocks of means, log standard deviations and one logit for each
-# selection.
+# A mixture output has one block per hypothesis: means, log standard deviations, and one logit per
+# selection (for example, per time at which the lead is wanted).
 
-# Widths of mixtures -> hypotheses, selections.
+# (head, width) -> (number of hypotheses, number of selections).
 MIXTURES = {("plan", 4955): (5, 1), ("lead", 102): (2, 3)}
 
 
 def head(name: str, width: int) -> Head:
-    """Return the bias (N,) and the modes (M, N) of a head of N = `width` values.
+    """Return the bias (N,) and the modes (M, N) of the head `name` with N = `width` values.
 
-    Heads with other names are plain numbers about 0.
+    A head of unknown name gets zero bias and one mode per value.
     """
     if (name, width) in MIXTURES:
         return _mixture(_single(name), *MIXTURES[name, width])
@@ -284,12 +284,12 @@ def head(name: str, width: int) -> Head:
 
 
 def desired_curvature() -> Head:
-    """Return the curvature to drive in 1/m, and its log standard deviation: 2 values."""
+    """Return the desired curvature in 1/m and its log standard deviation: 2 values."""
     return mdn(np.zeros(1), np.full(1, -6.0), CURVATURE_PER_M * np.ones((1, 1)))
 
 
 def planplus() -> Head:
-    """Return what is added to the plan, (33, 15) means, and log standard deviations: 990 values."""
+    """Return the correction of the plan, (33, 15) means and log stds: 990 values."""
     bias, modes = plan()
     bias[: PLAN_STEPS * PLAN_COLUMNS] = 0.0
     return bias, 0.1 * modes
@@ -314,13 +314,13 @@ def _single(name: str) -> tuple[Array, Array, Array]:
     bias, modes = {"plan": plan, "lead": lead}[name]()
     half = bias.size // 2
     if name == "lead":
-        half = half // 3  # a hypothesis is one lead; the selections say at what time
+        half = half // 3  # a hypothesis is one lead; each selection logit is for one time
     middle = bias.size // 2
     return bias[:half], bias[middle : middle + half], modes[:, :half]
 
 
 def _mixture(single: tuple[Array, Array, Array], hypotheses: int, selections: int) -> Head:
-    """Return blocks that differ a little; each has modes of its own, and its logits do too."""
+    """Return a mixture whose blocks differ slightly; each block and logit has its own modes."""
     mean, log_std, modes = single
     block = 2 * mean.size + selections
     bias = np.zeros((hypotheses, block))

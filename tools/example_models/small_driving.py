@@ -1,8 +1,9 @@
-"""Small networks for every revision of the driving models: faithful interfaces, little work.
+"""Builds small networks for every revision of the driving models: real interfaces, little work.
 
-One convolutional stem over both views, one position-weighted sum over each history, and a linear
-layer for each head, so that every output depends on every row of every input. Where a model keeps
-its histories itself, the queues stand before the same network.
+A revision is one published version of the models' inputs and outputs. A network has one
+convolutional stem over both camera views, one position-weighted sum over each history, and a linear
+layer for each head. Every output therefore depends on every row of every input. If a model keeps
+its histories itself, queues precede the same network.
 """
 
 import math
@@ -18,20 +19,20 @@ from tools.example_models.outputs import head, head_weight, model_metadata
 
 # --- Histories inside a model: queues as inputs, and as outputs `next_<name>` -----------------
 #
-# A queue drops its oldest row and appends the newest; the network sees samples of the result. For
-# revisions whose histories the host or the device keeps there are no states, and nothing is added.
+# A queue drops its oldest row and appends the newest; the network reads samples of the result. In
+# revisions whose histories are kept by the host or the device, models have no such states.
 
-FRAMES = ("warped", "new_img")  # names of the newest frames of both cameras, (2, 6, 128, 256)
-STEP = 4  # 20 Hz frames, 5 Hz context
+FRAMES = ("warped", "new_img")  # inputs with the newest frame of both cameras, (2, 6, 128, 256)
+STEP = 4  # queue rows per sample: frames at 20 Hz, context at 5 Hz
 
 
 def is_state(name: str) -> bool:
-    """Whether an input is handed on by the model itself."""
+    """Whether an input is a state, which the model returns updated as `next_<name>`."""
     return name.startswith("state_")
 
 
 class Histories:
-    """The queues of one model; `states` maps each queue or kept value to its input."""
+    """The queues of one model; `states` maps the name of each state to its input tensor."""
 
     def __init__(self, g: GraphBuilder, states: Mapping[str, Value]) -> None:
         self.states = dict(states)
@@ -39,7 +40,7 @@ class Histories:
         self._next: dict[str, Value] = {}
 
     def views(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the network's inputs under the names of models without histories."""
+        """Return the network's inputs, named as in models that keep no histories."""
         seen = dict(inputs)
         for name, queue in self.states.items():
             kind = _kind(name)
@@ -57,7 +58,7 @@ class Histories:
     def following(self, outputs: Value, slices: Mapping[str, tuple[int, int]]) -> dict[str, Value]:
         """Return the outputs `next_<name>` in the order of the states.
 
-        `outputs` (1, width) hold the hidden state; `slices` are bounds by head.
+        `outputs` (1, width) contains the hidden state; `slices` maps heads to (start, stop).
         """
         found = {}
         for name, state in self.states.items():
@@ -69,7 +70,7 @@ class Histories:
         return found
 
     def _newest(self, kind: str, inputs: Mapping[str, Value]) -> Value:
-        """Return the row that is appended: (1, ...)."""
+        """Return the row to append to a queue: (1, ...)."""
         g = self._g
         if kind == "desire_pulse":
             return g.node("Reshape", (inputs["desire"], g.ints(1, 1, 8)), (1, 1, 8))
@@ -109,7 +110,7 @@ class Histories:
 
 
 def _kind(name: str) -> str:
-    """Return the input of a model without histories that a queue stands for; or "prev_feat"."""
+    """Return the history input that a queue provides, or "prev_feat" for the previous features."""
     if "prev_feat" in name:
         return "prev_feat"
     if "feat" in name:
@@ -126,25 +127,25 @@ STEM = (
     ConvSpec(24, kernel=5, stride=4),
     ConvSpec(48, kernel=3, stride=2),
 )
-# What brings an input to about one, so that each has its say; histories of features come as they
-# are, speed and delays divided by the usual ones, curvatures by a gentle bend.
+# Factors that scale inputs to a magnitude of about 1, so each affects the outputs. Speed and delays
+# are divided by typical values, curvatures by that of a gentle bend. Features need no factor.
 SCALES: Mapping[str, tuple[float, ...]] = {
     "lateral_control_params": (1 / 15, 1 / 0.3),
     "action_t": (1 / 0.3, 1 / 0.5),
     "prev_desired_curv": (1 / 3e-4,),
 }
-# The share of each input in the trunk, of the views' one. What a model says comes back in histories
-# of features and curvatures: shares well below one let differences die out.
+# Weight of each input in the trunk, relative to the views. Histories of features and curvatures
+# feed the model's output back; weights well below 1 let differences decay.
 SHARES: Mapping[str, float] = {"features_buffer": 0.3, "prev_desired_curv": 0.2, "desire": 1.5}
 
 
 def build_part(interface: str, part: ModelPart, pad: int, seed: int) -> tuple[onnx.ModelProto, int]:
     """Return one model of a revision and its multiply-adds per run.
 
-    `pad` values follow the last head; -1 where `pad` is the whole output under a second name. Equal
-    seeds give equal bytes.
+    `pad` is the number of padding values after the last head; -1 means that the slice `pad` is
+    another name for the whole output. Equal seeds give equal bytes.
     """
-    # Models of one revision may have inputs and heads of equal names, but never equal weights.
+    # The role is part of the seed: weights of equal names differ between models of a revision.
     g = GraphBuilder(part.role, zlib.crc32(f"{part.role} {seed}".encode()))
     inputs = {
         name: g.input(name, shape, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
@@ -177,13 +178,13 @@ def _as_float(g: GraphBuilder, x: Value, kind: str) -> Value:
 
 
 def _trunk(g: GraphBuilder, seen: Mapping[str, Value]) -> Value:
-    """Return the (1, TRUNK) features that all heads see, about unit variance."""
+    """Return the (1, TRUNK) features that all heads read, with about unit variance."""
     views = [v for v in seen.values() if v.shape == VIEW_SHAPE]
-    parts = [_see(g, views)] if views else []
+    parts = [_view_features(g, views)] if views else []
     for name, value in seen.items():
         if value.shape != VIEW_SHAPE:
             with g.scope(name):
-                parts.append(_read(g, name, value))
+                parts.append(_input_features(g, name, value))
     total = parts[0]
     for part in parts[1:]:
         total = g.elementwise("Add", total, part)
@@ -192,8 +193,8 @@ def _trunk(g: GraphBuilder, seen: Mapping[str, Value]) -> Value:
         return g.node("LayerNormalization", (total, scale, bias), total.shape, axis=-1)
 
 
-def _see(g: GraphBuilder, views: list[Value]) -> Value:
-    """Return (1, TRUNK) of both views, values 0..255."""
+def _view_features(g: GraphBuilder, views: list[Value]) -> Value:
+    """Return the (1, TRUNK) features of the views, whose values are 0..255."""
     scaled = []
     for view in views:
         x = g.elementwise("Sub", view, g.scalar(127.5))
@@ -206,8 +207,11 @@ def _see(g: GraphBuilder, views: list[Value]) -> Value:
         return g.random_gemm(g.flatten(x), TRUNK, gain=1.5)
 
 
-def _read(g: GraphBuilder, name: str, x: Value) -> Value:
-    """Return (1, TRUNK) of a vector (1, N), or of a history (1, rows, ..., N), oldest first."""
+def _input_features(g: GraphBuilder, name: str, x: Value) -> Value:
+    """Return the (1, TRUNK) features of a vector (1, N) or a history (1, rows, ..., N).
+
+    Histories begin with the oldest row.
+    """
     share = SHARES.get("desire" if name.startswith("desire") else name, 0.5)
     if name in SCALES:
         x = g.elementwise("Mul", x, g.constant(np.array(SCALES[name], np.float32)))
@@ -217,14 +221,14 @@ def _read(g: GraphBuilder, name: str, x: Value) -> Value:
     if len(x.shape) > 3:
         x = g.node("Reshape", (x, g.ints(1, rows, width)), (1, rows, width))
     y = g.node("Tanh", (g.linear(x, TRUNK),), (1, rows, TRUNK))
-    # A pulse in one row must be seen, so histories of pulses are not divided by their length.
+    # A pulse in a single row must have an effect, so these histories are not scaled by length.
     length = 1.0 if name.startswith("desire") else math.sqrt(rows)
     y = g.elementwise("Mul", y, g.normal("position", (1, rows, TRUNK), 2.0 * share / length))
     return g.node("ReduceSum", (y, g.ints(1)), (1, TRUNK), keepdims=0)
 
 
 def _heads(g: GraphBuilder, trunk: Value, part: ModelPart, pad: int) -> Value:
-    """Return the output vector: a linear layer for each head, then zeros."""
+    """Return the output vector: one linear layer per head, then `pad` zeros."""
     found = []
     for name, (start, stop) in part.slices.items():
         with g.scope(f"heads.{name}"):

@@ -1,1 +1,1 @@
-"""The live view: one local page about a daemon that runs, or about a log."""
+"""Serves ``modeld view``: one local page about a running daemon or about a log."""

@@ -1,7 +1,8 @@
-"""Follows a daemon on the bus and its cameras in a thread, for the page.
+"""Follows a daemon and its cameras on the bus, in a thread, and prepares data for the page.
 
-A process of its own with low priority: nothing is asked of the daemon, which sends what it sends to
-whoever listens. The cameras' memory is mapped read-only, and the writer never waits.
+The view is a process of its own with low priority. It sends nothing to the daemon: it subscribes to
+the messages that the daemon publishes anyway. The cameras' memory is mapped read-only, and its
+writer never waits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cereal.errors import CerealError, MessageError
 from cereal.frames import Frame
 from cereal.schema import read_event
 from cereal.transport.base import Transport
-from tools.live.fields import FieldEar, FieldPath, Sample
+from tools.live.fields import FieldPath, FieldSubscriptions, Sample
 from tools.live.messages import ROAD, WIDE, CameraTable, Json, Moment, Shown
 from tools.live.newest import HEALTH, SERVICES, Newest, Row, describe_health
 from tools.playback.threads import yield_to_others
@@ -30,22 +31,24 @@ from tools.service.health import Health
 from tools.views.pass_over import planes
 
 STREAMS: Final = (ROAD, WIDE)
-# Of these only the newest counts; all others are read one by one, so that no row is missing.
+# For these services only the newest message matters. Messages of all other services are read one by
+# one, so no row is lost.
 _CONFLATED: Final = frozenset({"carState", "roadCameraState", "deviceState"})
 POLL_MS: Final = 20
-# Without news the page is told once in a while that there are none.
+# Interval of keep-alive messages to the page while nothing changes, in seconds.
 IDLE_S: Final = 0.5
-# A daemon publishes every 50 ms, a slow one every 200; after this long it has gone.
+# A daemon publishes every 50 ms, a slow one every 200 ms. After this many seconds without an answer
+# it counts as gone.
 SILENT_S: Final = 1.5
-# A camera without frames for so long is not offered any more.
+# A camera without frames for this many seconds is removed from the list.
 CAMERA_S: Final = 2.0
-# Times of stages are those of the last messages of health, one a second.
+# Number of health messages, one a second, over which stage times are computed.
 HEALTHS: Final = 11
-# Of messages of one service that are read at once: more than a second of any.
-_AT_ONCE: Final = 200
-# Of each camera: an answer comes some 50 ms after its frame, on a slow machine a few frames later.
+# The most messages of one service read in one pass: more than any service sends in a second.
+_MAX_PER_PASS: Final = 200
+# Frames kept per camera: an answer follows its frame by 50 ms, on a slow machine by a few frames.
 KEPT: Final = 8
-# How often it is looked for cameras that are not there yet.
+# Interval of looking for new cameras, in seconds.
 LOOK_S: Final = 0.5
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -53,7 +56,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A frame that was copied."""
+    """A copied frame."""
 
     frame_id: int
     planes: Planes  # luma (h, w) and interleaved chroma (h/2, w), uint8
@@ -70,12 +73,13 @@ class Picture:
 
 
 class CameraPictures:
-    """Copies of the newest frames of a server's cameras: the one that was answered can be shown.
+    """Copies of the newest frames of a server's cameras, to show the frame of an answer.
 
-    `cameras`: of the server; closed with this. `streams`: of `cereal.frames.STREAMS`.
+    `cameras`: the camera server; closed with this object. `streams`: streams of
+    `cereal.frames.STREAMS`.
 
     Raises:
-        FrameError: the server's name is none.
+        FrameError: the server's name is invalid.
     """
 
     def __init__(self, cameras: CameraServer, streams: tuple[str, ...]) -> None:
@@ -88,9 +92,9 @@ class CameraPictures:
         cameras.available_streams()
 
     def update(self, keep: Collection[str]) -> None:
-        """Take over what arrived.
+        """Receive all new frames.
 
-        `keep`: cameras whose frames are copied; of others it is only seen that they come.
+        `keep`: cameras whose frames are copied. For other cameras only the arrival is noted.
         """
         if monotonic() - self._looked_s > LOOK_S:
             self._looked_s = monotonic()
@@ -109,21 +113,21 @@ class CameraPictures:
                 self._kept[stream].clear()
 
     def streams(self, within_s: float) -> list[str]:
-        """Return the cameras that delivered a frame lately."""
+        """Return the cameras that delivered a frame in the last `within_s` seconds."""
         now = monotonic()
         return [
             name for name in self._readers if now - self._came_s.get(name, -within_s) < within_s
         ]
 
     def find(self, stream: str, frame_id: int | None) -> Picture | None:
-        """Return the picture of a frame, or the newest one; None if it is not there."""
+        """Return the picture of a frame, or the newest if `frame_id` is None; None if missing."""
         kept = self._kept[stream]
         if frame_id is None:
             return kept[-1] if kept else None
         return next((one for one in reversed(kept) if one.frame_id == frame_id), None)
 
     def missing(self, stream: str) -> str:
-        """Return why there is no picture of a camera, for a person."""
+        """Return the reason why a camera has no picture, for the user."""
         if stream in self._unusable:
             return self._unusable[stream]
         came_s = self._came_s.get(stream)
@@ -147,7 +151,7 @@ class CameraPictures:
                 try:
                     self._readers[stream] = self._cameras.reader(stream, conflate=False)
                 except CerealError:
-                    # In the moment between two writers; what lasts is told by `missing`.
+                    # Possible while one writer replaces another. `missing` reports lasting errors.
                     continue
         self._unusable = self._cameras.unusable_streams()
 
@@ -158,41 +162,42 @@ def _copy(frame: Frame) -> Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the feed hands over."""
+class Delivery:
+    """One delivery from the feed to the viewers."""
 
-    number: int  # counts up
-    rows: list[Row]  # that are new since the one before
-    moments: dict[str, tuple[Json, bytes]]  # by camera
-    # Of the fields that somebody looks at, likewise.
+    number: int  # number of the delivery, counting up
+    rows: list[Row]  # rows since the previous delivery
+    moments: dict[str, tuple[Json, bytes]]  # camera -> message and JPEG picture
+    # Samples of the selected fields since the previous delivery.
     samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """How a daemon is watched."""
+    """Options for watching a daemon."""
 
-    address: str  # of the bus, for people
-    table: CameraTable  # intrinsics
-    rate_hz: float  # at most this many pictures a second
-    width: int  # of the pictures in pixels, at most
+    address: str  # address of the bus, for the user
+    table: CameraTable  # camera intrinsics
+    rate_hz: float  # maximum number of pictures per second
+    width: int  # maximum width of the pictures in pixels
 
 
 class Watched(Protocol):
-    """What somebody watches; asked in the feed's thread."""
+    """The cameras and fields that viewers currently watch; called in the feed's thread."""
 
     def wanted(self) -> Collection[str]:
-        """Return the cameras; empty: nobody watches."""
+        """Return the watched cameras; empty if nobody watches."""
 
     def fields(self) -> Mapping[str, FieldPath]:
-        """Return the fields, by their text."""
+        """Return the selected fields, by their text."""
 
 
 class BusFeed:
-    """The thread that follows the bus.
+    """Follows the bus in a thread.
 
-    `transport`: the bus; used by the thread alone. `pictures`: of the cameras; likewise. `options`:
-    how. `watched`: what somebody watches. `deliver`: called in the thread with each `Seen`.
+    `transport`: the bus, used only by the thread. `pictures`: the cameras' pictures, used only by
+    the thread. `options`: rate, size and cameras. `watched`: the cameras and fields to prepare.
+    `deliver`: called in the thread with each `Delivery`.
     """
 
     def __init__(
@@ -201,11 +206,11 @@ class BusFeed:
         pictures: CameraPictures,
         options: LiveOptions,
         watched: Watched,
-        deliver: Callable[[Seen], None],
+        deliver: Callable[[Delivery], None],
     ) -> None:
         self._transport, self._pictures, self._options = transport, pictures, options
         self._watched, self._deliver = watched, deliver
-        self._ear = FieldEar(transport)
+        self._field_subscriptions = FieldSubscriptions(transport)
         self._subscribers = {
             name: transport.subscriber(name, conflate=name in _CONFLATED) for name in SERVICES
         }
@@ -219,7 +224,7 @@ class BusFeed:
         self._number = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Follow the bus until told to stop."""
+        """Follow the bus until `stop` is set."""
         yield_to_others()
         polled = [self._subscribers["modelV2"]]
         period_s = 1.0 / self._options.rate_hz
@@ -229,14 +234,16 @@ class BusFeed:
             wanted = self._watched.wanted()
             self._pictures.update(wanted)
             now = monotonic()
-            self._ear.listen(self._watched.fields() if wanted else {}, now - self._start_s)
-            # A little early is better than a frame later.
+            self._field_subscriptions.listen(
+                self._watched.fields() if wanted else {}, now - self._start_s
+            )
+            # Sending slightly early is better than one frame late.
             is_due = now - self._sent_s > period_s - 0.5e-3 * POLL_MS
             if (has_answer and is_due) or now - self._sent_s > self._patience_s(period_s):
                 self._send(wanted, now)
 
     def _patience_s(self, period_s: float) -> float:
-        """Return how long it is waited for an answer; pictures come without, too."""
+        """Return the longest wait for an answer before pictures are sent without one."""
         return IDLE_S if self._is_alive(monotonic()) else max(period_s, 0.1)
 
     def _is_alive(self, now: float) -> bool:
@@ -245,7 +252,7 @@ class BusFeed:
     def _receive(self) -> bool:
         has_answer = False
         for name, subscriber in self._subscribers.items():
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_PER_PASS):
                 data = subscriber.receive()
                 if data is None:
                     break
@@ -277,9 +284,9 @@ class BusFeed:
         self._sent_s = now
         self._number += 1
         rows, self._rows = self._rows, []
-        samples = self._ear.take()
+        samples = self._field_subscriptions.take()
         if not wanted:
-            self._deliver(Seen(self._number, rows, {}, samples))
+            self._deliver(Delivery(self._number, rows, {}, samples))
             return
         answer = self._newest.answer if self._is_alive(now) else None
         more = {
@@ -294,12 +301,12 @@ class BusFeed:
             health, around = self._health(now), self._newest.surroundings
             moment = Moment(answer, around, shown, health, more=more)
             moments[stream] = moment.message(self._options.table), shown.jpeg
-        self._deliver(Seen(self._number, rows, moments, samples))
+        self._deliver(Delivery(self._number, rows, moments, samples))
 
     def _show(self, stream: str, frame_id: int | None) -> Shown:
         picture = self._pictures.find(stream, frame_id)
         if picture is None and stream in self._pictures.streams(CAMERA_S):
-            # The wide camera may count by itself, and a slow daemon answers what is gone.
+            # The wide camera can have its own frame ids; a slow daemon can answer a dropped frame.
             picture = self._pictures.find(stream, None)
         if picture is None or stream not in self._pictures.streams(CAMERA_S):
             return Shown(stream, why_not=self._pictures.missing(stream))

@@ -1,10 +1,10 @@
-"""Pictures of a drive beside its log, by frame id, wherever somebody looks.
+"""Finds pictures of a drive by frame id, at any position, to show them with its log.
 
-Segments are decoded from the key frame before, and opened one by one as they are looked at, since
-opening one reads all of it. Any other video is only exact when counted from its
-start: each viewer has a decoder of its own there, which goes on where it stands; what is far ahead
-or behind is entered by the container's table, or decoded from the start where that does not do. The
-last second is kept.
+Segments are decoded from the preceding key frame. They are opened one by one on demand, since
+opening one reads all of it. The frames of other videos are only exact when counted from the start,
+so each viewer has its own decoder, which continues at its position. To jump, it uses the
+container's seek table if there is one; otherwise it decodes from the start. The pictures of the
+last second are kept.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from tools.playback.threads import yield_to_others
 from tools.report.picture import encode_jpeg
 from tools.views.pass_over import planes
 
-# Segments of a route that are open at once, and that are looked into for a frame: the one where it
-# should be by its number, and those beside it.
+# The most segments of a route that are open at once, and that are searched for a frame: the one
+# expected from its number, and its neighbors.
 OPEN_SEGMENTS: Final = 3
-# Pictures behind the present one that are kept, so that one can step back.
+# Number of pictures kept before the present one, for stepping back.
 KEPT: Final = 24
-# Frames ahead that are decoded one by one; what is further ahead is entered at a key frame.
+# Up to this many frames ahead, frames are decoded in order; further ahead, the decoder seeks.
 FAR: Final = 100
 
 
 class Pictures(Protocol):
-    """Where one viewer's pictures come from; used by one thread at a time."""
+    """The source of one viewer's pictures; used by one thread at a time."""
 
     def show(self, stream: str, frame_id: int) -> Shown:
-        """Return the picture of a frame, or why there is none."""
+        """Return the picture of a frame, or the reason why there is none."""
 
     def close(self) -> None:
-        """Release what this viewer alone uses."""
+        """Release the resources of this viewer only."""
 
 
 class NoPictures:
-    """Of a log without frames.
+    """The picture source of a log without frames.
 
-    `why`: for a person.
+    `why`: the reason, for the user.
     """
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def show(self, stream: str, frame_id: int) -> Shown:  # noqa: ARG002 - as `Pictures`
-        """Return why there are none."""
+        """Return the reason why there is no picture."""
         return Shown(stream, why_not=self._why)
 
     def close(self) -> None:
@@ -65,12 +65,12 @@ class NoPictures:
 
 
 class SegmentPictures:
-    """Of segments; shared by all viewers.
+    """The pictures of one segment; shared by all viewers.
 
-    `drive`: an open drive, used by nobody else. `width`: of the pictures in pixels, at most.
+    `drive`: an open drive, used by nobody else. `width`: maximum width of the pictures in pixels.
 
     Attributes:
-        first_id, last_id: of its frames.
+        first_id, last_id: first and last frame id of the segment.
     """
 
     def __init__(self, drive: SegmentDrive, width: int) -> None:
@@ -82,13 +82,13 @@ class SegmentPictures:
             if stream in drive.info.formats
         }
         if ROAD in self._moments and WIDE in self._moments:
-            # A moment has one frame id in answers, that of the road camera.
+            # Answers refer to the frame id of the road camera, for both cameras.
             self._moments[WIDE] = self._moments[ROAD]
         ids = next(iter(self._moments.values()), {})
         self.first_id, self.last_id = min(ids, default=0), max(ids, default=-1)
 
     def show(self, stream: str, frame_id: int) -> Shown:
-        """Return the picture of a frame, or why there is none."""
+        """Return the picture of a frame, or the reason why there is none."""
         moments = self._moments.get(stream)
         if moments is None:
             return Shown(stream, why_not="the drive has no video of this camera")
@@ -104,7 +104,7 @@ class SegmentPictures:
             return _shown(stream, frame, self._width)
 
     def close(self) -> None:
-        """Do nothing: others use the drive."""
+        """Do nothing: other viewers use the drive."""
 
     def release(self) -> None:
         """Close the drive."""
@@ -113,9 +113,10 @@ class SegmentPictures:
 
 
 class RoutePictures:
-    """Of segments that follow each other; shared by all viewers.
+    """The pictures of consecutive segments; shared by all viewers.
 
-    `first`: of the first segment. `others`: open the other ones, in order.
+    `first`: the pictures of the first segment. `others`: functions that open the other segments, in
+    order.
     """
 
     def __init__(
@@ -126,10 +127,10 @@ class RoutePictures:
         self._lock = threading.Lock()
 
     def show(self, stream: str, frame_id: int) -> Shown:
-        """Return the picture of a frame, or why there is none."""
+        """Return the picture of a frame, or the reason why there is none."""
         first = self._first
         count = max(1, first.last_id - first.first_id + 1)
-        # Segments have about as many frames each, but for the last one.
+        # All segments but the last have about the same number of frames.
         at = min(max((frame_id - first.first_id) // count, 0), len(self._others))
         tried: set[int] = set()
         with self._lock:
@@ -145,10 +146,10 @@ class RoutePictures:
         return Shown(stream, why_not=f"the drive has no picture of frame {frame_id}")
 
     def close(self) -> None:
-        """Do nothing: others use the segments."""
+        """Do nothing: other viewers use the segments."""
 
     def release(self) -> None:
-        """Close what was opened."""
+        """Close all open segments except the first."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].release()
@@ -164,9 +165,9 @@ class RoutePictures:
 
 
 class SequentialPictures:
-    """Of a drive that is decoded from its start; of one viewer.
+    """The pictures of a drive that is decoded from its start; for one viewer.
 
-    `drive`: an open drive of this viewer. `width`: of the pictures in pixels, at most.
+    `drive`: an open drive of this viewer. `width`: maximum width of the pictures in pixels.
     """
 
     def __init__(self, drive: Drive, width: int) -> None:
@@ -180,7 +181,7 @@ class SequentialPictures:
         self._is_closed = False
 
     def show(self, stream: str, frame_id: int) -> Shown:
-        """Return the picture of a frame, or why there is none."""
+        """Return the picture of a frame, or the reason why there is none."""
         if stream != self._stream:
             return Shown(stream, why_not="the drive has no video of this camera")
         with self._lock:
@@ -195,7 +196,7 @@ class SequentialPictures:
         return found or Shown(stream, why_not=f"the drive has no picture of frame {frame_id}")
 
     def close(self) -> None:
-        """End the decoder, at once or by the thread that waits for a picture."""
+        """Release the decoder, now or in the thread that is decoding a picture."""
         self._is_closed = True
         if self._lock.acquire(blocking=False):
             self._release()
@@ -224,7 +225,7 @@ class SequentialPictures:
         return self._kept.get(frame_id)
 
     def _enter(self, first: int) -> Iterator[Frame] | None:
-        """Return the frames from one on; None, now and later, where the video has no such table."""
+        """Return the frames from number `first` on; None if the video has no seek table."""
         found = cast("VideoDrive", self._drive).frames_from(first)
         self._can_seek = found is not None
         return found
@@ -238,9 +239,10 @@ class SequentialPictures:
 def picture_maker(
     texts: Sequence[str], open_one: Callable[[str], Drive], width: int, stack: ExitStack
 ) -> tuple[Callable[[], Pictures], DriveInfo]:
-    """Open a drive, of a route its first segment; return what makes one more viewer's pictures.
+    """Open a drive, and return a function that makes a viewer's pictures, and the drive's info.
 
-    `width`: of the pictures in pixels, at most. `stack`: closes what stays open.
+    Of a route, only the first segment is opened. `texts`: the drive, or the segments of a route.
+    `width`: maximum width of the pictures in pixels. `stack`: closes whatever stays open.
 
     Raises:
         ToolError: the drive cannot be opened.

@@ -1,8 +1,8 @@
-"""Fields of messages by their path: which there are, their units and names, and what they hold.
+"""Finds fields of messages by path: lists all fields with units, and reads their values.
 
-A path is as `modeld inspect --dump` has it, with the service before it and an index for each list:
-``carState.vEgo``, ``modelV2.laneLines[1].y[0]``. Without its last index it is all of a list, and
-where it names a structure all that is in it.
+A path is written as in `modeld inspect --dump`, after the name of the service, with an index for
+each list: ``carState.vEgo``, ``modelV2.laneLines[1].y[0]``. Without its last index, a path denotes
+a whole list. The path of a structure denotes all of its fields.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tools.messages.message_values import (
     has_field,
 )
 
-# --- Comments of fields, from the text of the `.capnp` files: pycapnp's schema has none -------
+# --- Comments of fields, read from the `.capnp` files, since pycapnp's schema lacks them ------
 
 _OPENING: Final = re.compile(r"(?:(struct|enum|union)\s*(\w+)?|(\w+)\s*:group)\b[^{]*\{")
 _FIELD: Final = re.compile(r"(\w+)\s*(?:@\d+\s*)?:(?:\w|\()[^;{]*[;{]\s*#\s*(.+)")
-# Longer ones first. They begin the comment, and a space or a sign follows.
+# Units that can start a comment, followed by a space or punctuation. Longer ones come first.
 _UNITS: Final = (
     "degrees Celsius", "degrees/s", "degrees", "m/s^3", "m/s^2", "m/s", "rad/s", "N/rad", "1/m",
     "1/s", "rad", "kbit/s", "uWh", "mV", "mA", "uT", "mg", "dBHz", "dB", "Hz", "kg", "MB", "ms",
@@ -45,14 +45,14 @@ _SHOWN: Final = {
     "degrees": "°", "degrees/s": "°/s", "degrees Celsius": "°C", "m/s^2": "m/s²", "m/s^3": "m/s³",
     "uT": "µT",
 }  # fmt: skip
-# Of names that say it themselves, as the schema's first lines have it.
+# Units by the ending of a field's name, as documented at the top of the schema.
 _ENDINGS: Final = {"Deg": "°", "MonoTime": "ns", "Ms": "ms", "Nanos": "ns", "TempC": "°C"}
 
 
 def schema_notes() -> Mapping[tuple[str, str, str], str]:
-    """Return the comment of each field that has one, by file, structure (``A.B``) and field.
+    """Return the comments of fields: (file, structure (``A.B``), field) -> comment.
 
-    One behind a structure's opening brace is of all its fields; its own name is "" there.
+    A comment behind a structure's opening brace applies to all its fields; its field is "".
     """
     notes: dict[tuple[str, str, str], str] = {}
     for path in sorted(SCHEMA_PATH.parent.glob("*.capnp")):
@@ -81,7 +81,7 @@ def _notes_in(path: Path) -> dict[tuple[str, str, str], str]:
 
 
 def unit_of(name: str, note: str) -> str:
-    """Return the unit of a field by its comment or its name; "" where neither says one."""
+    """Return the unit of a field from its comment or its name; "" if neither contains one."""
     found = _UNIT.match(note)
     if found:
         return _SHOWN.get(found.group(1), found.group(1))
@@ -89,13 +89,13 @@ def unit_of(name: str, note: str) -> str:
 
 
 Shown = bool | int | float | str | None
-"""A value as the page gets it; None where a message has none there, or it is not finite."""
+"""A value for the page; None if the message has no such value, or if it is not finite."""
 
 MAX_FIELDS: Final = 16
 MAX_PATH: Final = 200
-# Elements and characters of a value that is shown as text.
+# Most elements and characters of a value that is shown as text.
 _MAX_ELEMENTS, _MAX_TEXT = 40, 240
-# Structures within structures; the schema's own have less.
+# Most levels of nested structures; the schema itself has fewer.
 _MAX_DEPTH: Final = 8
 _PATH: Final = re.compile(r"([a-zA-Z]\w*)((?:\.[a-zA-Z]\w*|\[\d{1,5}\])*)")
 _LAST_INDEX: Final = re.compile(r"(.*)\[(\d+)\]")
@@ -103,15 +103,15 @@ _LAST_INDEX: Final = re.compile(r"(.*)\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A field that somebody looks at."""
+    """A selected field."""
 
-    text: str  # the path as it was given
-    service: str  # whose messages have it
-    path: str  # inside the message, without an index at its end; "": all of it
-    index: int | None  # at its end; None: none
+    text: str  # the path as given
+    service: str  # the service whose messages contain the field
+    path: str  # path in the message, without a final index; "": the whole message
+    index: int | None  # the final index; None if there is none
 
     def value(self, values: Mapping[str, Value]) -> Shown:
-        """Return what is there, of `flatten_message`'s values."""
+        """Return the field's value from the result of `flatten_message`."""
         whole = f"{self.path}[{self.index}]" if self.index is not None else self.path
         found = values.get(self.path)
         if found is not None and self.index is None:
@@ -127,7 +127,7 @@ class FieldPath:
 
 
 def parse_field(text: object) -> FieldPath | None:
-    """Return the field of a path; None where the schema has none of that name."""
+    """Return the field of a path; None if the schema has no such field."""
     if not isinstance(text, str) or len(text) > MAX_PATH:
         return None
     matched = _PATH.fullmatch(text)
@@ -143,7 +143,7 @@ def parse_field(text: object) -> FieldPath | None:
 
 
 def parse_fields(texts: object) -> tuple[FieldPath, ...]:
-    """Return the fields of a list from elsewhere: at most `MAX_FIELDS`, without unknown ones."""
+    """Return the known fields of a list from outside, at most `MAX_FIELDS`."""
     if not isinstance(texts, list):
         return ()
     found = (parse_field(text) for text in texts[:MAX_FIELDS])
@@ -151,9 +151,9 @@ def parse_fields(texts: object) -> tuple[FieldPath, ...]:
 
 
 def read_fields(data: bytes, fields: Iterable[FieldPath]) -> dict[str, Shown]:
-    """Return the values of fields of one service in one of its messages, by their text.
+    """Return the values of fields of one service in one of its messages, by field text.
 
-    `data`: the Event.
+    `data`: the bytes of the Event.
 
     Raises:
         MessageError: the message is damaged.
@@ -173,10 +173,10 @@ def service_of(data: bytes) -> str | None:
 
 
 def catalogue(services: Iterable[str]) -> list[dict[str, Any]]:
-    """Return all fields of services, as the page searches them.
+    """Return all fields of services, for the page's search.
 
-    Each has ``field`` (with ``[]`` where a list's index belongs), ``kind``, and where there are any
-    ``unit``, ``about`` (the schema's comment) and ``names`` (of the enumeration, by number).
+    Each has ``field`` (with ``[]`` in place of list indices) and ``kind``. Optional keys are
+    ``unit``, ``about`` (the schema's comment) and ``names`` (of an enumeration, by number).
     """
     notes = schema_notes()
     kinds = _members()
@@ -191,7 +191,7 @@ class _Walk:
     notes: Mapping[tuple[str, str, str], str]
 
     def below(self, path: str, kind: Type, unit: str, depth: int) -> Iterator[dict[str, Any]]:
-        """Yield the fields at and below a path; `unit` is that of what holds them."""
+        """Yield the fields at and below a path; `unit` is inherited from the parent."""
         if kind.kind == "struct" and depth < _MAX_DEPTH:
             file, _, name = str(kind.schema.node.displayName).rpartition("/")[2].partition(":")
             unit = unit_of("", self.notes.get((file, name, ""), "")) or unit
@@ -212,7 +212,7 @@ class _Walk:
         self, path: str, owner: tuple[str, str], field: SchemaField, unit: str, depth: int
     ) -> Iterator[dict[str, Any]]:
         note = self.notes.get((*owner, field.name), "")
-        # A time beside coordinates, and a probability, have not the unit of what holds them.
+        # Probabilities, and times next to coordinates, do not inherit the parent's unit.
         own = unit_of(field.name, note) or ("" if "Prob" in field.name else unit)
         for entry in self.below(f"{path}.{field.name}", field.type, own, depth + 1):
             if note:
@@ -234,7 +234,7 @@ def _shown(value: Any) -> Shown:
     if isinstance(value, int | np.integer):
         return int(value)
     if isinstance(value, float | np.floating):
-        # Seven digits are all that a float32 has; more would be noise of its conversion.
+        # Seven digits are all that a float32 has; more would be conversion noise.
         return float(f"{value:.9g}") if np.isfinite(value) else None
     return _text(value)
 
@@ -255,21 +255,21 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
-# --- Fields of any service on the bus, heard while somebody looks at them ---------------------
+# --- Fields of any service on the bus, received while a viewer selects them -------------------
 
 logger = logging.getLogger(__name__)
 
 Sample = tuple[str, float, Shown]
-"""A field's text, seconds since the view's start, and its value."""
+"""A field's text, seconds since the start of the view, and the field's value."""
 
-# Of messages of one service that are read at once: more than a second of any.
-_AT_ONCE: Final = 200
-# Samples that wait to be taken; older ones are dropped.
+# The most messages of one service read in one pass: more than any service sends in a second.
+_MAX_PER_PASS: Final = 200
+# The most samples that can wait; further ones are dropped.
 _MAX_WAITING: Final = 20_000
 
 
-class FieldEar:
-    """Subscribers of services, each while one of its fields is looked at; used by one thread.
+class FieldSubscriptions:
+    """Subscribers of services, each kept while one of its fields is selected; for one thread.
 
     `transport`: the bus.
     """
@@ -281,11 +281,11 @@ class FieldEar:
         self._samples: list[Sample] = []
 
     def listen(self, fields: Mapping[str, FieldPath], now_s: float) -> None:
-        """Read what has come of these fields' services, and of no others.
+        """Receive new messages of these fields' services, and unsubscribe from all others.
 
-        `fields`: that somebody looks at. `now_s`: time of what came.
+        `fields`: the selected fields. `now_s`: the time given to the new samples.
         """
-        # Members of Event that are no service any more have fields, too.
+        # Fields can also belong to members of Event that are no longer services.
         wanted = {one.service for one in fields.values()} & SERVICES.keys() - self._refused
         for service in self._subscribers.keys() - wanted:
             self._subscribers.pop(service).close()
@@ -294,7 +294,7 @@ class FieldEar:
             if subscriber is None:
                 continue
             mine = [one for one in fields.values() if one.service == service]
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_PER_PASS):
                 data = subscriber.receive()
                 if data is None:
                     break
@@ -319,7 +319,7 @@ class FieldEar:
         try:
             values = read_fields(data, fields)
         except MessageError:
-            # The feed counts damage of its own services, and a plot has a gap.
+            # The feed counts damaged messages of its own services; a plot shows a gap.
             return
         if len(self._samples) < _MAX_WAITING:
             self._samples += [(text, round(now_s, 3), value) for text, value in values.items()]

@@ -1,7 +1,7 @@
-"""The messages of logs, each of which can be read again at any time.
+"""Stores the messages of logs so that each can be read again at any time.
 
-A log that is not compressed is its own store. Of others the content lies in a temporary file
-(`TMPDIR`), which the system keeps in memory as long as there is room and writes out when not.
+An uncompressed log is read from its own file. The content of compressed logs is written to one
+temporary file (in `TMPDIR`), which the system caches in memory as long as there is room.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from cereal.log_codec import codec_of
 from cereal.log_reader import OnDefect, read_log_bytes
 from cereal.schema import message_size
 
-# More than a message's frame, and than all of most messages.
+# Bytes of the first read: more than a message's header, and more than most messages.
 _FIRST_BYTES: Final = 4096
 _BUFFER_BYTES: Final = 1 << 20
 
 
 class _Part(NamedTuple):
-    # The place at which it begins, and where in its file the byte of a place is: that less.
+    # The place at which the log begins, the difference between a place and its position in the
+    # file, and the file's descriptor.
     begin: int
-    less: int
+    shift: int
     handle: int
 
 
 class LogContent:
-    """Messages by their place: the byte of all logs' content at which they begin.
+    """Messages by place, which is their byte position in the content of all logs together.
 
-    One thread reads the logs; any may read messages that `publish` has made visible.
+    One thread reads the logs; any thread can read messages that `publish` has made visible.
     """
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         self._resources = ExitStack()
-        # One file for all compressed logs: each has a buffer, and a route of an hour many logs.
+        # One file for all compressed logs: a route of an hour has many, and each needs a buffer.
         self._temporary: BinaryIO | None = None
         self._kept: BinaryIO | None = None
         self._end = self._visible = self._written = 0
@@ -48,13 +49,13 @@ class LogContent:
     def messages(
         self, path: Path, on_defect: OnDefect, on_read: Callable[[int], None]
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield place and bytes of each Event of one more log, and keep them.
+        """Yield place and bytes of each Event of one more log, and store them.
 
-        `on_defect`: gets what is wrong with it. `on_read`: gets how much of the file has been read,
-        in bytes.
+        `on_defect`: called with a description of each defect. `on_read`: called with the number of
+        bytes of the file read so far.
 
         Raises:
-            LogError: the log cannot be read, or what was read cannot be kept.
+            LogError: the log cannot be read, or its content cannot be stored.
         """
         self._begin(path)
         for data in read_log_bytes(path, on_defect, on_read):
@@ -63,40 +64,40 @@ class LogContent:
                 try:
                     self._written += self._kept.write(data)
                 except OSError as error:
-                    raise _unkept(path, error) from error
+                    raise _store_error(path, error) from error
             yield place, data
         self.publish()
 
     def publish(self) -> None:
-        """Let all that was read so far be read again.
+        """Make all messages read so far available to `read`.
 
         Raises:
-            LogError: it cannot be kept.
+            LogError: they cannot be stored.
         """
         if self._kept is not None:
             try:
                 self._kept.flush()
             except OSError as error:
-                raise _unkept(Path(tempfile.gettempdir()), error) from error
+                raise _store_error(Path(tempfile.gettempdir()), error) from error
         self._visible = self._end
 
     def read(self, place: int) -> bytes | None:
-        """Return the message at a place; None if it is not there (any more)."""
+        """Return the message at a place; None if it is not available."""
         if not 0 <= place < self._visible:
             return None
         at = bisect_right(self._parts, place, key=lambda part: part.begin) - 1
-        _, less, handle = self._parts[at]
+        _, shift, handle = self._parts[at]
         try:
-            data = os.pread(handle, _FIRST_BYTES, place - less)
+            data = os.pread(handle, _FIRST_BYTES, place - shift)
             size = message_size(data)
             if size is not None and size > len(data):
-                data += os.pread(handle, size - len(data), place - less + len(data))
+                data += os.pread(handle, size - len(data), place - shift + len(data))
         except (OSError, MessageError):
             return None
         return data[:size] if size is not None and size <= len(data) else None
 
     def close(self) -> None:
-        """Drop everything."""
+        """Delete the stored content."""
         self._visible = 0
         self._resources.close()
 
@@ -104,23 +105,23 @@ class LogContent:
         try:
             with ExitStack() as opened:
                 file: BinaryIO = opened.enter_context(path.open("rb"))
-                self._kept, less = None, self._end
+                self._kept, shift = None, self._end
                 if codec_of(file.read(4)) != "none":
                     if self._temporary is None:
                         kept: Any = tempfile.TemporaryFile(buffering=_BUFFER_BYTES)  # noqa: SIM115
                         self._temporary = self._resources.enter_context(kept)
                     self._kept = file = self._temporary
-                    less = self._end - self._written
+                    shift = self._end - self._written
                 else:
                     self._resources.push(opened.pop_all())
         except OSError as error:
             raise LogError(
                 f"{path}: expected a readable log, got {error.strerror or error}; check the path"
             ) from error
-        self._parts.append(_Part(self._end, less, file.fileno()))
+        self._parts.append(_Part(self._end, shift, file.fileno()))
 
 
-def _unkept(path: Path, error: OSError) -> LogError:
+def _store_error(path: Path, error: OSError) -> LogError:
     return LogError(
         f"{path}: expected room for its content in {tempfile.gettempdir()}, got "
         f"{error.strerror or error}; set TMPDIR to a directory with more room"

@@ -1,7 +1,8 @@
-"""A log that can be entered anywhere while it is still being read: rows, and where messages are.
+"""Indexes a log while it is being read: rows of numbers for plots, and positions of messages.
 
-A thread reads it once from its beginning to its end. Memory holds a row of 16 numbers for each
-answer, and 16 bytes for each message; the messages themselves stay in files (`LogContent`).
+A thread reads the log once, from start to end; viewers can jump to any part already read. Memory
+holds a row of 16 numbers for each answer of the model, and 16 bytes for each message. The messages
+themselves stay in files (`LogContent`).
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ from tools.views.pass_over import measured_ms
 
 logger = logging.getLogger(__name__)
 
-# Services that set the pace of a log without answers, the first that is there; none is faster.
+# Services whose messages define rows, in order of preference: a log without answers (modelV2) has
+# rows of its camera or its car. Rows that are not answers are at least `PACE_NS` apart.
 PACES: Final = ("modelV2", "roadCameraState", "carState")
 PACE_NS: Final = 45_000_000
-# A log whose first answer comes later than this begins with rows of its camera or its car.
+# Span in which the first answer is searched. A log whose first answer comes later begins with rows
+# of its camera or its car.
 PEEK_NS: Final = 10_000_000_000
-# Times of stages are those of the last ten messages of health.
+# Number of earlier health messages over which stage times are computed.
 EARLIER: Final = 10
-# What has been read is shown so often.
+# Interval at which newly read parts become visible, in seconds.
 PUBLISH_S: Final = 0.1
-# Samples of a field in one answer to the page: 10 s of 100 Hz are 1000. More are thinned out.
+# Most samples of a field in one reply to the page: 10 s at 100 Hz are 1000. More are thinned.
 MAX_SAMPLES: Final = 1500
 
 
@@ -53,28 +56,28 @@ class _Message(NamedTuple):
 
 
 class _Places:
-    """Where the messages of one service are: seconds of the drive, and places of the content."""
+    """The messages of one service: times in seconds of the drive, and places in the content."""
 
     def __init__(self) -> None:
         self.times = array("d")
         self.places = array("q")
 
     def append(self, time_s: float, place: int) -> None:
-        # Neighbours of a log may stand in the wrong order; time never runs back here.
+        # Neighboring messages can be out of order; the times here never decrease.
         self.times.append(max(time_s, self.times[-1]) if self.times else time_s)
         self.places.append(place)
 
 
 class LogIndex:
-    """An index of logs that follow each other; empty until `fill` runs.
+    """An index of consecutive logs; empty until `fill` runs.
 
     Attributes:
-        time: of the drive: when the rows are, and where they lie in their route.
-        has_answers: the log has modelV2 messages; else a camera or the car sets the pace.
-        counts: messages by service.
-        notes: what is wrong with the log, for a person.
-        is_whole: it has been read to its end.
-        share: of the bytes that have been read, 0..1.
+        time: converts message times to drive time; has the drive's offset in its route.
+        has_answers: whether the log has modelV2 messages; otherwise camera or car define the rows.
+        counts: number of messages by service.
+        notes: defects of the log, for the user.
+        is_whole: whether the log has been read to its end.
+        share: fraction of the bytes that has been read, 0..1.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -102,10 +105,10 @@ class LogIndex:
         return self._ready
 
     def fill(self, stop: threading.Event) -> None:
-        """Read the logs; to be called once, in a thread of its own or not.
+        """Read the logs; to be called once, from any thread.
 
         Raises:
-            LogError: the first file cannot be read or is no log; a later one is a note.
+            LogError: the first file cannot be read or is not a log. A later one only adds a note.
         """
         messages = self._messages(stop)
         try:
@@ -126,7 +129,7 @@ class LogIndex:
             self.is_whole = True
 
     def _peek(self, messages: Iterator[_Message]) -> Iterator[_Message]:
-        """Yield messages up to the first answer, or the first seconds."""
+        """Yield the messages up to the first answer, or of the first `PEEK_NS`."""
         first_ns: int | None = None
         for one in messages:
             yield one
@@ -179,7 +182,7 @@ class LogIndex:
             return
         if one.service == PACES[0]:
             self._pace = PACES[0]
-        # Of each only the newest before a row counts.
+        # Only the newest message of each service before a row is used.
         self._pending[one.service] = one.data
         if one.service != self._pace:
             return
@@ -190,7 +193,7 @@ class LogIndex:
             data = self._pending.pop(service, None)
             if data is not None:
                 is_read = self._read(data)
-        # The pace's own message comes last if it is an answer; without it there is no row.
+        # A modelV2 message is read last, so `is_read` is about it. A damaged answer gets no row.
         if is_read or self._pace != PACES[0]:
             self._last_ns = max(0, self._last_ns, one.time_ns)
             self._append(1e-9 * self._last_ns, one.place)
@@ -212,7 +215,7 @@ class LogIndex:
         is_answer = newest.answer is not None
         self.has_answers |= is_answer
         before = self._row_of.get(newest.frame_id)
-        # Of a frame that has a row of its camera and one of its answer, the answer counts.
+        # If a frame has a row of its camera and one of its answer, the answer's is found.
         if before is None or (is_answer and self._answers[before] < 0):
             self._row_of[newest.frame_id] = len(self._answers)
         self._around_of.append(len(self._around) - 1)
@@ -220,11 +223,11 @@ class LogIndex:
         self._answers.append(place if is_answer else -1)
 
     def row(self, at: int) -> Row:
-        """Return a row of numbers."""
+        """Return one row of numbers."""
         return tuple(column[0] for column in self.columns(at, at + 1))
 
     def columns(self, first: int, last: int) -> list[list[float | None]]:
-        """Return rows from `first` to before `last`, column by column."""
+        """Return the rows from `first` to before `last`, column by column."""
         last = min(last, self._ready)
         return [
             [_plain(value, digits) for value in column[first:last]]
@@ -232,12 +235,12 @@ class LogIndex:
         ]
 
     def frame_id(self, at: int) -> int:
-        """Return the id of the frame of a row; 0 where there is none."""
+        """Return the frame id of a row; 0 if there is none."""
         value = self._columns[1][at]
         return 0 if math.isnan(value) else int(value)
 
     def row_of(self, frame_id: int) -> int | None:
-        """Return the first row of a frame; None if there is none (yet)."""
+        """Return the first row of a frame; None if there is none so far."""
         at = self._row_of.get(frame_id)
         return at if at is not None and at < self._ready else None
 
@@ -246,7 +249,7 @@ class LogIndex:
         return self._around[self._around_of[at]]
 
     def answer(self, at: int) -> Answer | None:
-        """Return the model's answer of a row; None where there is none, or it is damaged."""
+        """Return the model's answer of a row; None if there is none or it is damaged."""
         data = self._content.read(self._answers[at])
         if data is None:
             return None
@@ -256,7 +259,7 @@ class LogIndex:
         return newest.answer
 
     def health(self, at: int) -> tuple[Health, Health | None] | None:
-        """Return what the daemon said of itself before a row, and some seconds earlier."""
+        """Return the daemon's health before a row, and its health some seconds earlier."""
         number = self._health_of[at]
         if number < 0:
             return None
@@ -267,16 +270,16 @@ class LogIndex:
         return health, earlier
 
     def services(self) -> list[str]:
-        """Return the services that were heard so far."""
+        """Return the services found so far."""
         return sorted(self.counts.copy())
 
     def samples(
         self, fields: Sequence[FieldPath], from_s: float, to_s: float
     ) -> dict[str, list[tuple[float, Shown]]]:
-        """Return what fields hold from one time to before another: pairs of seconds and value.
+        """Return the samples of fields from one time to before another: (seconds, value) pairs.
 
-        The last message before is among them, since its value holds until the next. At most
-        `MAX_SAMPLES` for each field.
+        The last message before `from_s` is included, since its value holds until the next. There
+        are at most `MAX_SAMPLES` per field.
         """
         found: dict[str, list[tuple[float, Shown]]] = {one.text: [] for one in fields}
         for service in {one.service for one in fields}:
@@ -300,7 +303,7 @@ class LogIndex:
         return found
 
     def close(self) -> None:
-        """Drop what was kept."""
+        """Release the stored messages."""
         self._content.close()
 
     def _health(self, number: int) -> Health | None:
@@ -313,23 +316,23 @@ class LogIndex:
 
 
 class IndexThread:
-    """Fills an index while others read it.
+    """Fills an index in a thread while others read it.
 
-    `index`: an empty one.
+    `index`: an empty index.
     """
 
     def __init__(self, index: LogIndex) -> None:
         self._index = index
         self._stop = threading.Event()
-        self.error: BaseException | None = None  # what ended it early; None: nothing
+        self.error: BaseException | None = None  # the error that ended it early, if any
         self._thread = threading.Thread(target=self._run, name="log-index", daemon=True)
         self._thread.start()
 
     def wait(self, enough: Callable[[], Any], patience_s: float) -> None:
-        """Wait until there is enough, all, or an error; raise that.
+        """Wait until `enough` returns true, the log ends, or `patience_s` has passed.
 
         Raises:
-            LogError: the log cannot be read, or is none.
+            LogError: the log cannot be read, or is not a log.
         """
         end_s = monotonic() + patience_s
         while self._thread.is_alive() and not enough() and monotonic() < end_s:
@@ -338,7 +341,7 @@ class IndexThread:
             raise self.error
 
     def close(self) -> None:
-        """End it."""
+        """Stop the thread and release the index."""
         self._stop.set()
         self._thread.join()
         self._index.close()

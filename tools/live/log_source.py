@@ -1,7 +1,7 @@
-"""Feeds a page from one log or two: rows as they are read, and moments.
+"""Supplies viewers with rows and moments of one log, or of two logs to compare.
 
-Two logs are put together by frame id, wherever they were made: the page does it for plots, this for
-the answers of one moment.
+Two logs are matched by frame id, wherever they were recorded. The page does it for plots; this
+module does it for the answers of one moment.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tools.live.messages import CameraTable, Json, Moment, Shown, hello, pack
 from tools.live.newest import describe_health
 from tools.live.viewers import SeriesAsked, Viewer
 
-# A picture that takes longer than this follows after the numbers.
+# Longest wait for a picture, in seconds. A slower one is sent after the numbers.
 PATIENCE_S: Final = 0.15
-# Rows in one message: some 400 KB.
+# Most rows in one message: some 400 KB.
 ROWS_AT_ONCE: Final = 4000
-# How often a log that is still being read is looked at.
+# Interval of checking a log that is still being read, in seconds.
 LOOK_S: Final = 0.2
-# Samples of fields are asked for in pieces of so many seconds of a log.
+# Length of the chunks in which the page requests samples of fields, in seconds of a log.
 CHUNK_S: Final = 10.0
-# The model's histories hold 5 s, 100 frames at 20 Hz; what it says before that means little.
+# The model's histories hold 5 s, 100 frames at 20 Hz. Earlier outputs mean little.
 WARM_UP_ROWS: Final = 100
 
 
 class LogSource:
-    """One log or two, and possibly the drive that the first was made of.
+    """One log or two, and optionally the drive that the first was made from.
 
-    `title`: what is shown. `indexes`: the logs; the second one is compared with the first. `table`:
-    intrinsics. `make_pictures`: returns the pictures of one more viewer. `about`: what the page is
-    told of the log beside its rows.
+    `title`: title of the page. `indexes`: the logs; the second one is compared with the first.
+    `table`: camera intrinsics. `make_pictures`: returns the pictures for a new viewer. `about`:
+    further information on the log for the page.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogSource:
         self._make_pictures, self._about = make_pictures, about
 
     def services(self) -> Iterable[str]:
-        """Return the services whose fields may be looked at: those heard so far."""
+        """Return the services found so far; their fields can be selected."""
         return {name for index in self._indexes for name in index.services()}
 
     def hello(self) -> bytes:
@@ -56,18 +56,18 @@ class LogSource:
         more = {"logs": len(self._indexes), "warmUp": WARM_UP_ROWS, "chunk": CHUNK_S}
         return pack(hello("log", self._title, {**more, **self._about}))
 
-    def open(self, viewer: Viewer) -> _Place:  # noqa: ARG002 - as `Source`
-        """Take a viewer in; it says where it wants to be."""
-        return _Place(self._make_pictures, len(self._indexes))
+    def open(self, viewer: Viewer) -> _ViewerState:  # noqa: ARG002 - as `Source`
+        """Return the state of a new viewer; the viewer then requests rows."""
+        return _ViewerState(self._make_pictures, len(self._indexes))
 
-    def close(self, viewer: Viewer, own: _Place) -> None:  # noqa: ARG002 - as `Source`
-        """Let a viewer go."""
+    def close(self, viewer: Viewer, own: _ViewerState) -> None:  # noqa: ARG002 - as `Source`
+        """Release the state of a viewer."""
         own.close()
 
-    async def next(self, viewer: Viewer, own: _Place) -> bytes:
-        """Return what the viewer has not got: replies, a moment, rows, samples, in this order.
+    async def next(self, viewer: Viewer, own: _ViewerState) -> bytes:
+        """Return the viewer's next message: a reply, the moment, rows, or samples, in this order.
 
-        The moment is the one that was asked for last; a slow picture follows after the numbers.
+        The moment is the one requested last; a slow picture is sent after the numbers.
         """
         while True:
             viewer.changed.clear()
@@ -85,31 +85,31 @@ class LogSource:
             is_reading = not all(one.is_whole for one in self._indexes)
             await _first(viewer.changed, own.task, LOOK_S if is_reading else None)
 
-    async def _next_moment(self, viewer: Viewer, own: _Place) -> bytes | None:
+    async def _next_moment(self, viewer: Viewer, own: _ViewerState) -> bytes | None:
         while True:
             if own.task is None:
                 if own.asks == viewer.asks or not len(self._indexes[0]):
                     return None
-                own.asks, own.told = viewer.asks, None
+                own.asks, own.sent_without_picture = viewer.asks, None
                 own.wanted = wanted = self._wanted(viewer)
                 own.task = asyncio.create_task(asyncio.to_thread(self._build, own, *wanted))
                 await asyncio.wait({own.task}, timeout=PATIENCE_S)
             wanted = self._wanted(viewer)
             if not own.task.done():
-                if own.told == wanted:
+                if own.sent_without_picture == wanted:
                     return None
-                own.told = wanted
+                own.sent_without_picture = wanted
                 missing = Shown(wanted[1], why_not="decoding ...")
                 return pack(self._moment(wanted[0], missing, is_decoding=True)[0])
             task, own.task = own.task, None
-            # If not, another one was asked for meanwhile.
+            # Otherwise a different moment was requested meanwhile, and the result is discarded.
             if own.asks == viewer.asks or own.wanted == wanted:
                 own.asks = viewer.asks
                 return pack(*task.result())
 
-    def _next_rows(self, own: _Place) -> Json | None:
+    def _next_rows(self, own: _ViewerState) -> Json | None:
         for number, index in enumerate(self._indexes):
-            # In this order: what is whole has no more rows than are counted after it.
+            # Read `is_whole` before the length, so that a whole log's length is final.
             is_whole, first = index.is_whole, own.rows[number]
             last = min(len(index), first + ROWS_AT_ONCE)
             is_last = is_whole and last == len(index)
@@ -134,7 +134,7 @@ class LogSource:
         is_whole = True
         if 0 <= asked.log < len(self._indexes):
             index = self._indexes[asked.log]
-            # Before it is read: what is missing now may be there later.
+            # Checked before reading, since samples that are missing now can arrive later.
             is_whole = index.is_whole or 1e-9 * index.time.span_ns > to_s + LOOK_S
             for text, pairs in index.samples(asked.fields, from_s, to_s).items():
                 found[text] = [[at for at, _ in pairs], [value for _, value in pairs]]
@@ -144,7 +144,7 @@ class LogSource:
     def _wanted(self, viewer: Viewer) -> tuple[int, str]:
         return min(max(viewer.wanted, 0), len(self._indexes[0]) - 1), viewer.camera
 
-    def _build(self, own: _Place, row: int, camera: str) -> tuple[Json, bytes]:
+    def _build(self, own: _ViewerState, row: int, camera: str) -> tuple[Json, bytes]:
         frame_id = self._indexes[0].frame_id(row)
         return self._moment(row, own.pictures().show(camera, frame_id))
 
@@ -161,22 +161,22 @@ class LogSource:
         return moment.message(self._table), shown.jpeg
 
 
-class _Place:
-    """Of one viewer of a log: its pictures, and what is being made for it."""
+class _ViewerState:
+    """The state of one viewer of a log: its pictures, and the message in preparation."""
 
     def __init__(self, make: Callable[[], Pictures], logs: int) -> None:
         self._make = make
         self._pictures: Pictures | None = None
         self.task: asyncio.Task[tuple[Json, bytes]] | None = None  # makes a message and its picture
-        self.asks = 0  # of the viewer, when the task began
+        self.asks = 0  # value of the viewer's `asks` when the task started
         self.wanted = (-1, "")  # row and camera of the task
-        # Row and camera whose numbers the viewer has got while the task decodes.
-        self.told: tuple[int, str] | None = None
-        self.rows = [0] * logs  # that it has got, of each log
-        self.is_complete = [False] * logs  # it has been told that there are no more, of each log
+        # Row and camera whose numbers were sent while the task is decoding.
+        self.sent_without_picture: tuple[int, str] | None = None
+        self.rows = [0] * logs  # number of rows sent, per log
+        self.is_complete = [False] * logs  # whether the end of the rows was sent, per log
 
     def pictures(self) -> Pictures:
-        """Return the viewer's pictures; opened in the thread that decodes."""
+        """Return the viewer's pictures, which are opened in the decoding thread."""
         if self._pictures is None:
             self._pictures = self._make()
         return self._pictures
@@ -190,7 +190,7 @@ class _Place:
 async def _first(
     changed: asyncio.Event, task: asyncio.Task[Any] | None, timeout_s: float | None
 ) -> None:
-    """Wait for the event, for the end of the task if there is one, or for a time."""
+    """Wait for the event, for the end of the task if there is one, or for the timeout."""
     waiting = asyncio.ensure_future(changed.wait())
     try:
         both = {waiting, *((task,) if task else ())}

@@ -1,7 +1,8 @@
-"""Messages to the page: one JSON object and one JPEG picture in one binary message.
+"""Builds the messages to the page: one JSON object and one JPEG picture in a binary message.
 
-Bytes: the length of the JSON text as uint32, little endian; the text, UTF-8; the picture, or
-nothing. The model's answer is in it as plain values: in metres, and projected into the picture.
+The bytes are the length of the JSON text as little-endian uint32, the UTF-8 text, and the picture,
+if any. The JSON contains the model's answer as plain values, in metres and projected into the
+picture.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Json = dict[str, Any]
 
 ROAD, WIDE = "road", "wideRoad"
 _LENGTH: Final = struct.Struct("<I")
-# What plots show of a daemon that runs, and of a log before its present moment.
+# Time span of the plots: of a running daemon, or of a log before its present moment.
 WINDOW_S: Final = 30.0
 
 
@@ -44,24 +45,25 @@ WINDOW_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How points come into a picture."""
+    """A camera model that projects points into a picture."""
 
     camera: Camera  # the pinhole camera
-    rpy_rad: Rpy  # camera_from_calib as roll, pitch, yaw, before the axes are those of a picture
+    # camera_from_calib as roll, pitch, yaw, before the axes are permuted to those of a picture.
+    rpy_rad: Rpy
 
 
 @dataclass(frozen=True, slots=True)
 class CameraTable:
-    """Finds intrinsics."""
+    """Finds camera intrinsics by stream, frame size and device."""
 
-    # Cameras of a drive that knows them; they come before the table of devices.
+    # Cameras of a drive that has its own; they take precedence over the table of devices.
     given: DeviceCameras | None = None
-    focal_px: float | None = None  # of the road camera, as given by the user; before all others
+    focal_px: float | None = None  # the user's focal length of the road camera; overrides others
 
     def view(
         self, stream: str, size: tuple[int, int], around: Surroundings
     ) -> tuple[View | None, str]:
-        """Return how points come into a stream's pictures, or why nobody knows.
+        """Return the camera model of a stream's pictures, or None and the reason.
 
         `stream`: "road" or "wideRoad". `size`: width and height of the frames in pixels. `around`:
         calibration and device.
@@ -75,7 +77,7 @@ class CameraTable:
         if self.given is not None:
             readouts: tuple[DeviceCameras, ...] = (self.given,)
         elif not around.device_type or not around.sensor:
-            return None, "which camera it is, is not known before deviceState and roadCameraState"
+            return None, "the camera is unknown before deviceState and roadCameraState"
         else:
             try:
                 readouts = find_readouts(around.device_type, around.sensor)
@@ -90,7 +92,7 @@ class CameraTable:
 
 def _unknown(around: Surroundings) -> str:
     return (
-        f"no drawing over it: no focal length is known (--focal-px) for device "
+        f"no overlay: the focal length is unknown (--focal-px) for device "
         f"{around.device_type} with sensor {around.sensor}"
     )
 
@@ -103,15 +105,15 @@ def _euler(rotation: NDArray[np.float64]) -> Rpy:
     return roll, pitch, yaw
 
 
-# Narrower than this in a picture, a lead is a dot.
+# A lead that is narrower in a picture is not drawn.
 MIN_LEAD_PX: Final = 4.0
-# A message may say what it likes; the page draws no more than the model's own 33 points by far.
+# Limits for damaged or foreign messages; the model's own curves have 33 points.
 MAX_POINTS: Final = 200
 MAX_CURVES: Final = 8
 
 
 def describe_answer(answer: Answer) -> Json:
-    """Return what the top view and the texts need; lengths in m."""
+    """Return the values for the top view and the texts; lengths in m."""
     return {
         "frameId": answer.frame_id,
         "valid": answer.is_valid,
@@ -129,7 +131,7 @@ def describe_answer(answer: Answer) -> Json:
 
 
 def project_answer(answer: Answer, view: View) -> Json:
-    """Return outlines in pixels of the camera's frames: columns and rows in turn."""
+    """Return outlines in pixels of the camera's frames, alternating columns and rows."""
     camera, rpy_rad = view.camera, view.rpy_rad
 
     def outline(curve_m: Curve, half_width_m: float) -> list[float]:
@@ -143,7 +145,7 @@ def project_answer(answer: Answer, view: View) -> Json:
             for at, line in enumerate(answer.lane_lines_m[:MAX_CURVES])
         ],
         "edges": [outline(edge, HALF_LINE_M) for edge in answer.road_edges_m[:MAX_CURVES]],
-        # The three candidates are one vehicle, now and later: only now is in the picture.
+        # The leads are predictions of one vehicle at different times; the picture shows the first.
         "leads": [box for lead in _sure(answer)[:1] if (box := _box(lead, answer, view))],
     }
 
@@ -153,7 +155,7 @@ def _sure(answer: Answer) -> list[Lead]:
 
 
 def _box(lead: Lead, answer: Answer, view: View) -> Json | None:
-    """Return the corners of the back of the vehicle ahead; None where it is not in the picture."""
+    """Return the corners of the back of the lead vehicle; None if it is outside the picture."""
     z = answer.height_m - LEAD_HEIGHT_M
     sides = np.array([[lead.x_m, lead.y_m + sign * 0.5 * LEAD_WIDTH_M, z] for sign in (-1, 1)])
     (left, row), (right, _) = project(sides, view.camera, view.rpy_rad)
@@ -195,33 +197,33 @@ def _flat(values: Any, digits: int) -> list[float]:
 
 
 def pack(message: Json, jpeg: bytes = b"") -> bytes:
-    """Return the bytes of one message; numbers that are not finite are null."""
+    """Return the bytes of one message; numbers that are not finite become null."""
     text = json_text(message).encode()
     return b"".join((_LENGTH.pack(len(text)), text, jpeg))
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture as it is shown."""
+    """A picture for the page, or the reason why there is none."""
 
-    camera: str  # stream
+    camera: str  # the stream
     frame_id: int | None = None
-    # Width and height of the frame in pixels; what is drawn over it is in these.
+    # Width and height of the frame in pixels; overlays use these coordinates.
     size: tuple[int, int] = (0, 0)
-    jpeg: bytes = b""  # the picture, possibly smaller
-    why_not: str = ""  # in place of a picture, for a person; "" where there is one
+    jpeg: bytes = b""  # the picture, possibly scaled down
+    why_not: str = ""  # reason for a missing picture, for the user; "" if there is a picture
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """All that is shown of one moment."""
+    """All data shown for one moment."""
 
-    answer: Answer | None  # of the model; None: there is none
+    answer: Answer | None  # the model's answer; None if there is none
     around: Surroundings  # calibration and device
     shown: Shown  # the picture
-    health: Json | None  # as ``describe_health`` returns it
-    other: Answer | None = None  # the answer of another log to the same frame; None: there is none
-    more: Json = field(default_factory=dict)  # what else the message holds
+    health: Json | None  # result of ``describe_health``
+    other: Answer | None = None  # another log's answer to the same frame; None if there is none
+    more: Json = field(default_factory=dict)  # further keys of the message
 
     def message(self, table: CameraTable) -> Json:
         """Return the message without its picture."""
@@ -253,7 +255,7 @@ class Moment:
 
 
 def _answer(answer: Answer | None, view: View | None) -> Json:
-    """Return what is drawn of an answer, in metres and in pixels."""
+    """Return the drawings of an answer, in metres and in pixels."""
     return {
         "model": None if answer is None else describe_answer(answer),
         "overlay": None if answer is None or view is None else project_answer(answer, view),
@@ -268,8 +270,7 @@ def _hardware(around: Surroundings) -> str:
 def hello(mode: str, title: str, more: Json) -> Json:
     """Return the first message of a connection.
 
-    `mode`: "live" or "log". `title`: what is watched. `more`: what else the page needs to know of
-    it.
+    `mode`: "live" or "log". `title`: title of the page. `more`: further keys.
     """
     return {
         "kind": "hello",
@@ -283,12 +284,12 @@ def hello(mode: str, title: str, more: Json) -> Json:
 
 
 def rows_json(rows: list[Row]) -> list[list[float | None]]:
-    """Return rows for a message."""
+    """Return rows in a form that JSON supports."""
     return [list(row) for row in rows]
 
 
 def samples_json(samples: Iterable[Sample], fields: Sequence[FieldPath]) -> Json:
-    """Return samples of the fields that a viewer looks at: times and values by field."""
+    """Return the samples of a viewer's fields: field -> (times, values)."""
     found: dict[str, tuple[list[float], list[Any]]] = {one.text: ([], []) for one in fields}
     for text, time_s, value in samples:
         if text in found:

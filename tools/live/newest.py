@@ -1,6 +1,6 @@
-"""Keeps the newest messages of daemon, car and device, and a row of numbers for each answer.
+"""Keeps the newest messages of daemon, car and device, and builds a row of numbers per answer.
 
-Takes Events in the order in which they come, from the bus or from a log. Frames of reference as in
+Events are taken in their order, from the bus or from a log. Coordinates are those of
 ``tools.views.answer``: x forward, y right, z down, curvature positive to the right.
 """
 
@@ -19,7 +19,7 @@ from tools.service.health import Health, problems_of, quantile_ms, stages_since
 from tools.views.answer import Answer, AnswerReader, Rpy
 
 HEALTH: Final = HEALTH_SERVICES["driving"]
-# All that is looked at; the sensor's name, of roadCameraState, tells the camera's focal length.
+# All services that are read. roadCameraState names the sensor, which determines the focal length.
 SERVICES: Final = (
     "deviceState",
     "roadCameraState",
@@ -31,7 +31,7 @@ SERVICES: Final = (
     "modelV2",
 )
 
-# What a row holds: name -> digits behind the point. Units: s, ms, m/s, 1/m, m/s2, degrees, m.
+# The numbers of a row: name -> decimals. Units: s, ms, m/s, 1/m, m/s2, degrees, m.
 COLUMNS: Final = {
     "time": 3,
     "frameId": 0,
@@ -51,25 +51,25 @@ COLUMNS: Final = {
     "laneRight": 2,
 }
 LEFT, RIGHT = 1, 2
-# Slower, and a yaw rate over a speed is noise.
+# At lower speeds, a yaw rate divided by the speed is noise.
 MIN_TURNING_MPS: Final = 1.0
-# More frames missing at once than in a minute: another camera process counts.
+# If more frames are missing at once than a minute has, a different camera process is counting.
 MAX_MISSING: Final = 1200
 
 Row = tuple[float | None, ...]
-"""A value for each of ``COLUMNS``, rounded; None where it is not known."""
+"""A rounded value for each of ``COLUMNS``; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What belongs to an answer and seldom changes."""
+    """The context of an answer, which rarely changes."""
 
     rpy_rad: Rpy  # device_from_calib as roll, pitch, yaw
-    height_m: float  # camera over the road
-    calibration: str = ""  # status; "" before the first
+    height_m: float  # height of the camera over the road
+    calibration: str = ""  # calibration status; "" before the first message
     wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)  # wide_from_device as roll, pitch, yaw
-    device_type: str = ""  # of ``deviceState``; "" before the first
-    sensor: str = ""  # of the road camera; "" before the first
+    device_type: str = ""  # from ``deviceState``; "" before the first message
+    sensor: str = ""  # sensor of the road camera; "" before the first message
 
 
 @dataclass(slots=True)
@@ -81,8 +81,8 @@ class _Car:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the model sees of its own motion, and of the lane that it is in."""
+class _Estimates:
+    """The model's estimates of its own motion and of its lane."""
 
     speed_mps: float = math.nan
     curvature_1pm: float = math.nan
@@ -91,26 +91,26 @@ class _Seen:
 
 
 class Newest:
-    """The newest of everything."""
+    """The newest message of each kind."""
 
     def __init__(self) -> None:
         reader = AnswerReader()
         self._reader = reader
-        self._car, self._seen = _Car(), _Seen()
+        self._car, self._seen = _Car(), _Estimates()
         self._last_id: int | None = None
-        self.answer: Answer | None = None  # of the model; None before the first
+        self.answer: Answer | None = None  # the model's answer; None before the first
         self.surroundings = Surroundings(reader.rpy_rad, reader.height_m)  # calibration and device
-        self.health: Health | None = None  # of the driving daemon; None before the first
+        self.health: Health | None = None  # the driving daemon's health; None before the first
         self.frame_id = 0
         self.damaged = 0  # messages that could not be read
 
     def begin_with(self, around: Surroundings) -> None:
-        """Begin in the middle of a log, with the calibration and the device of there."""
+        """Start in the middle of a log, with the calibration and the device at that point."""
         self.surroundings = around
         self._reader.rpy_rad, self._reader.height_m = around.rpy_rad, around.height_m
 
     def take(self, event: Any) -> str | None:
-        """Take the next Event; return its member, None for one that cannot be read or is new."""
+        """Read the next Event; return its member, or None if it is damaged or unknown."""
         member = member_name(event)
         if member is None:
             return None
@@ -123,10 +123,9 @@ class Newest:
         return member
 
     def row(self, time_s: float, execution_ms: float | None = None) -> Row:
-        """Return the numbers of now.
+        """Return the current row of numbers.
 
-        `execution_ms`: in place of what the answer says, which is 0 in a
-        replay's log.
+        `execution_ms`: replaces the execution time in the answer, which is 0 in a replay's log.
         """
         answer, car, seen = self.answer, self._car, self._seen
         missing = self._missing(answer.frame_id if answer is not None else self.frame_id)
@@ -196,7 +195,7 @@ class Newest:
         )
 
     def _now(self, **changes: Any) -> None:
-        """Change the surroundings; what stays the same stays the same object."""
+        """Change the surroundings; without a change, the object stays the same."""
         changed = replace(self.surroundings, **changes)
         if changed != self.surroundings:
             self.surroundings = changed
@@ -205,7 +204,7 @@ class Newest:
 def _rounded(value: float | None, digits: int) -> float | None:
     if value is None or not math.isfinite(value):
         return None
-    # 0.0 added: -0.0 would be shown with its sign.
+    # Adding 0.0 turns -0.0 into 0.0, which is shown without a sign.
     return round(value, digits) + 0.0 if digits else int(value)
 
 
@@ -215,10 +214,10 @@ _SHA_DIGITS = 12
 
 
 def describe_health(health: Health, earlier: Health | None) -> dict[str, Any]:
-    """Return what the page shows of a daemon.
+    """Return the page's view of a daemon's health.
 
-    `earlier`: what it said some seconds before, for times since then; None:
-    since its start.
+    `earlier`: the health some seconds before, to compute stage times since then; None: since the
+    daemon's start.
     """
     bounds = list(health["stageBounds"])
     return {

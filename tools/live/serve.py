@@ -1,4 +1,7 @@
-"""Connects the server of ``modeld view`` to its source: a daemon on the bus, or a log."""
+"""Connects the server of ``modeld view`` to its source: a daemon on the bus, or a log.
+
+`live_session` and `log_session` open a source; `serve` runs the web server until it is stopped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.drives.openpilot import drive_logs
 from tools.drives.routes import SMALL_VIDEO, segment_at
 from tools.errors import DriveError, ToolError, UsageError
-from tools.live.bus_feed import STREAMS, BusFeed, CameraPictures, LiveOptions, Seen
+from tools.live.bus_feed import STREAMS, BusFeed, CameraPictures, Delivery, LiveOptions
 from tools.live.drive_pictures import NoPictures, Pictures, picture_maker
 from tools.live.log_index import IndexThread, LogIndex
 from tools.live.log_source import WARM_UP_ROWS, LogSource
@@ -60,7 +63,7 @@ class Session(Protocol):
 
 
 class LiveSession:
-    """A daemon on a bus; the feed's thread ends with `close`."""
+    """A session about a daemon on a bus; `close` ends the feed's thread."""
 
     mode = "live"
 
@@ -105,9 +108,9 @@ class LiveSession:
             self._thread.join()
         self._resources.close()
 
-    def _deliver(self, seen: Seen) -> None:
+    def _deliver(self, seen: Delivery) -> None:
         loop = self._loop
-        # Nobody watches after the loop has ended.
+        # There are no viewers after the loop has ended.
         if loop is not None and not self._stop.is_set() and not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(self._live_source.deliver, seen)
@@ -130,7 +133,7 @@ class LogSession:
 
 
 def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitStack) -> Session:
-    """Open bus and rings; `stack` closes them.
+    """Open the bus and the cameras; `stack` closes them.
 
     Raises:
         TransportError: the bus address is invalid.
@@ -220,7 +223,7 @@ def _pictures_of(
     why_not = NO_FRAMES
     if text is not None:
         try:
-            # Opening all segments of a long route at once would take minutes.
+            # Opening all segments of a long route together would take minutes.
             one_by_one = replace(options.drives, split=True)
             texts = expand_drives(_single(text, options.drives), one_by_one)
             make, info = picture_maker(
@@ -249,7 +252,7 @@ async def serve(
     page is served.
 
     Raises:
-        BaseException: the error that ended the thread of the bus.
+        BaseException: the error that ended the feed's thread.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()

@@ -1,7 +1,7 @@
-"""Serves the page and its messages to browsers of this machine.
+"""Serves the page and its messages to browsers on this machine.
 
-Refuses what does not come from this machine's own page: requests with a Host that is no loopback
-name (a foreign name that was made to point here), and sockets of other pages (Origin).
+Requests that do not come from the page itself are refused: those whose Host is not a loopback name
+(a foreign name can resolve to this machine), and sockets opened by other pages (Origin).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tools.live.viewers import STALL_S, Source, Viewer
 logger = logging.getLogger(__name__)
 
 MAX_VIEWERS: Final = 8
-# Commands of the page are a few hundred bytes; a layout is the largest, with its quotes escaped.
-MAX_ORDER_BYTES: Final = 32_768
-# What may wait in this process for a viewer, beside one message.
+# A command from the page has a few hundred bytes. The largest is a layout, with escaped quotes.
+MAX_COMMAND_BYTES: Final = 32_768
+# Bytes that can wait in this process for a viewer, in addition to one message.
 WRITE_LIMIT_BYTES: Final = 1 << 16
-# What may wait in the system for one.
+# Bytes that can wait in the kernel for a viewer.
 SEND_BUFFER_BYTES: Final = 1 << 18
 PING_S: Final = 20.0
 STOP_S: Final = 1.0
@@ -50,19 +50,19 @@ _LOCAL_NAMES: Final = frozenset({"localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the page is served."""
+    """The address at which the page is served."""
 
     host: str  # an address of this machine
-    port: int  # 0: any that is free
-    is_exposed: bool = False  # other machines may look, too
+    port: int  # 0: any free port
+    is_exposed: bool = False  # whether other machines can connect
 
 
 def open_socket(address: Address) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises:
-        UsageError: the address is none of this machine's, is not loopback and not to be exposed, or
-            the port is taken.
+        UsageError: the address is not of this machine, is not loopback although not exposed, or the
+            port is in use.
     """
     host, port = address.host, address.port
     try:
@@ -77,7 +77,7 @@ def open_socket(address: Address) -> socket.socket:
         if not address.is_exposed:
             raise UsageError(
                 f"--host {host}: expected a loopback address, as 127.0.0.1, found one that other "
-                "machines reach; add --expose if all of them may watch"
+                "machines reach; add --expose to let them watch"
             )
         logger.warning(
             "%s: whoever reaches this address sees the camera and everything else; there is no "
@@ -85,9 +85,9 @@ def open_socket(address: Address) -> socket.socket:
             host,
         )
     listening = socket.socket(family, kind, protocol)
-    # Connections of the view before may still be winding down.
+    # Connections of a previous view can still be closing.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by connections: a browser that stalls leaves no more than this in the system.
+    # Connections inherit it, so a stalled browser cannot hold more than this in the kernel.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         listening.bind(place)
@@ -100,7 +100,7 @@ def open_socket(address: Address) -> socket.socket:
             holder = holder_of_port(port, str(place[0]))
             reason = f"it in use{f' by {holder}' if holder else ''}"
             advice = (
-                f"another view may be there, look at {url_of(host, port)}, or choose another "
+                f"another view may be running, open {url_of(host, port)}, or choose another "
                 "--port (0: any that is free)"
             )
         raise UsageError(
@@ -110,14 +110,14 @@ def open_socket(address: Address) -> socket.socket:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the page's address for people."""
+    """Return the page's URL."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 class Server:
-    """The page, and a socket for each viewer.
+    """Serves the page, and a socket for each viewer.
 
-    `source`: what is watched.
+    `source`: the source of messages. `address`: the address of the page.
     """
 
     def __init__(self, source: Source, address: Address) -> None:
@@ -133,7 +133,7 @@ class Server:
         self._app = app
 
     async def run(self, listening: socket.socket, until: Awaitable[None]) -> None:
-        """Serve until `until` comes back, and return what it raises."""
+        """Serve until `until` is done, and raise its error, if any."""
         runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
         await runner.setup()
         try:
@@ -157,8 +157,8 @@ class Server:
         return web.Response(body=body, content_type=content_type, charset="utf-8")
 
     async def _fields(self, request: web.Request) -> web.Response:  # noqa: ARG002 - as aiohttp asks
-        """Return all fields that may be looked at, some 200 KB."""
-        # Sets change while a log is read; the thread gets one of its own.
+        """Return all fields that can be selected, some 200 KB."""
+        # Sets change while a log is read, so the thread gets a copy.
         services = frozenset(self._source.services())
         found = await asyncio.to_thread(catalogue, services)
         return web.Response(text=json_text(found), content_type="application/json")
@@ -168,12 +168,12 @@ class Server:
             timeout=STOP_S,
             heartbeat=PING_S,
             compress=False,
-            max_msg_size=MAX_ORDER_BYTES,
+            max_msg_size=MAX_COMMAND_BYTES,
             writer_limit=WRITE_LIMIT_BYTES,
         )
         await ws.prepare(request)
         if len(self._sockets) >= MAX_VIEWERS:
-            full = f"{MAX_VIEWERS} pages watch already".encode()
+            full = f"{MAX_VIEWERS} pages are connected already".encode()
             await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=full)
             return ws
         self._sockets.add(ws)
@@ -195,7 +195,7 @@ class Server:
     async def _send(
         self, ws: web.WebSocketResponse, request: web.Request, viewer: Viewer, own: object
     ) -> None:
-        """Send to one viewer what is newest, at its pace."""
+        """Send the newest messages to one viewer, at its rate."""
         loop = asyncio.get_running_loop()
         data = self._source.hello()
         try:
@@ -207,13 +207,13 @@ class Server:
                 data = await self._source.next(viewer, own)
         except TimeoutError:
             logger.info("a page showed nothing for %g s; its connection is closed", STALL_S)
-            # An orderly end would wait for it again.
+            # A regular close would wait for the viewer again.
             if request.transport is not None:
                 request.transport.abort()
         except ConnectionError:
             return
         except Exception:
-            logger.exception("a page cannot be served any more; its connection is closed")
+            logger.exception("a page can no longer be served; its connection is closed")
             if request.transport is not None:
                 request.transport.abort()
 
@@ -222,25 +222,25 @@ def _guard(address: Address) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = _name_of(request.headers.get("Host", ""))
-        if not _may_ask(host, address):
+        if not _is_allowed(host, address):
             raise web.HTTPForbidden(
-                text="expected to be asked by an address of this machine, such as 127.0.0.1\n"
+                text="expected a request to an address of this machine, such as 127.0.0.1\n"
             )
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
-            raise web.HTTPForbidden(text="expected this page itself, found another one\n")
+            raise web.HTTPForbidden(text="expected a request from this page, found another page\n")
         return await handler(request)
 
     return guard
 
 
-def _may_ask(host: str, address: Address) -> bool:
+def _is_allowed(host: str, address: Address) -> bool:
     if host in _LOCAL_NAMES:
         return True
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        # Any other name may be made to point here by whoever owns it.
+        # Anyone can make another name resolve to this machine.
         return address.is_exposed and host == address.host
     return found.is_loopback or address.is_exposed
 
@@ -259,7 +259,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
         "script-src": "'self'",
         "style-src": "'self'",
         "img-src": "'self'",
-        # Some browsers do not count sockets among 'self'. The name was checked.
+        # Some browsers do not treat sockets as 'self'. The host name was checked.
         "connect-src": f"'self' ws://{host}" if response.status < 400 else "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",

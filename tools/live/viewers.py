@@ -1,8 +1,8 @@
-"""Viewers of the page: each has its own pace and a bounded queue.
+"""Manages the viewers of the page, each with its own rate and bounded queues.
 
-Nothing is queued for a viewer: it gets the newest when it has taken what came before, and what it
-missed in between is counted. Rows for plots it gets all, of the last half minute, and samples of
-the fields that it chose. A layout of the page, from a file or from a viewer, is checked here.
+Moments are not queued: a viewer that has finished one message gets the newest, and skipped ones are
+counted. Rows for plots and samples of selected fields are all delivered, up to the last half
+minute. This module also validates page layouts, which come from a file or from a viewer.
 """
 
 from __future__ import annotations
@@ -19,68 +19,68 @@ from typing import Any, Final, Protocol, TypeVar
 from cereal.services import SERVICES
 from tools.errors import UsageError
 from tools.lib.given_data import GivenText
-from tools.live.bus_feed import STREAMS, LiveOptions, Seen
+from tools.live.bus_feed import STREAMS, Delivery, LiveOptions
 from tools.live.fields import MAX_FIELDS, FieldPath, Sample, parse_field, parse_fields
 from tools.live.messages import ROAD, WINDOW_S, Json, hello, pack, rows_json, samples_json
 from tools.live.newest import Row
 
-# Rows of the last half minute, of a camera of at most 40 Hz.
+# Rows in the last half minute, for a camera of up to 40 Hz.
 MAX_ROWS: Final = int(WINDOW_S * 40)
-# Messages that are on their way to a page, which says what it has shown. With one alone, each would
-# wait for the way there and back.
-MAX_UNDER_WAY: Final = 2
-# A viewer that shows nothing for so long is closed; a page that is seen again connects again.
+# Messages that can be in transit to a page, which acknowledges those it has shown. With only one,
+# each would wait for a round trip.
+MAX_IN_TRANSIT: Final = 2
+# A viewer that shows nothing for this many seconds is disconnected. A visible page reconnects.
 STALL_S: Final = 5.0
 MAX_RATE_HZ: Final = 60.0
-# Samples of the last half minute, of fields of 100 Hz.
+# Samples in the last half minute, for fields of 100 Hz.
 MAX_SAMPLES: Final = int(WINDOW_S * 100) * MAX_FIELDS
-# What a page asked for and has not got: more than the window of its plots in both logs.
+# Most pending requests of a page: more than the chunks in the plots' window of both logs.
 MAX_ASKED: Final = 32
 LAYOUT_FORMAT: Final = "modeld view layout"
 LAYOUT_VERSION: Final = 1
 MAX_LAYOUT_BYTES: Final = 12_288
-WAYS: Final = ("plot", "text")  # to show a field
-# Parts of the page that may be hidden, as it names them.
+DISPLAYS: Final = ("plot", "text")  # how a field can be shown
+# Parts of the page that can be hidden, by their names in the page.
 CARDS: Final = ("camera", "top", "plots", "fields", "now", "health", "stages", "faults")
 _KEYS: Final = ("format", "version", "fields", "hidden")
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesAsked:
-    """Samples of fields that a page wants."""
+    """A request for samples of fields."""
 
-    log: int  # 0 or 1, of a second log
-    chunk: int  # of the log's time, in units of `CHUNK_S`
+    log: int  # 0, or 1 for the second log
+    chunk: int  # position in the log's time, in units of `CHUNK_S`
     fields: tuple[FieldPath, ...]  # the fields to sample
 
 
 class Viewer:
-    """What one page asked for, and what it got."""
+    """The requests of one page, and its progress."""
 
     def __init__(self) -> None:
-        self.camera = ROAD  # whose pictures it wants
-        self.is_paused = False  # it wants nothing for now
-        self.rate_hz = MAX_RATE_HZ  # it wants at most this many messages a second
-        self.wanted = 0  # row of a log
-        self.number = 0  # of the last message about a daemon
-        self.under_way: deque[int] = deque()  # numbers of those that the page has not shown yet
-        self.row = 0  # number behind the last row it got
-        self.skipped = 0  # messages that it did not get, because it was still busy with one before
-        self.asks = 0  # how often it asked for a row or a camera
-        self.fields: tuple[FieldPath, ...] = ()  # of a daemon, whose samples it wants
-        self.sample = 0  # number behind the last sample it got
-        # Of a log, which it has not got yet.
+        self.camera = ROAD  # the camera whose pictures it wants
+        self.is_paused = False  # whether it wants nothing for now
+        self.rate_hz = MAX_RATE_HZ  # the most messages per second that it wants
+        self.wanted = 0  # requested row of a log
+        self.number = 0  # number of the last message about a daemon
+        self.in_transit: deque[int] = deque()  # numbers of messages not acknowledged yet
+        self.row = 0  # index after the last row sent
+        self.skipped = 0  # messages skipped because the page was busy with an earlier one
+        self.asks = 0  # number of requests for a row or a camera
+        self.fields: tuple[FieldPath, ...] = ()  # fields of a daemon whose samples it wants
+        self.sample = 0  # index after the last sample sent
+        # Pending requests for samples of a log.
         self.series: deque[SeriesAsked] = deque(maxlen=MAX_ASKED)
-        self.replies: deque[Json] = deque(maxlen=MAX_ASKED)  # to what else it asked for
+        self.replies: deque[Json] = deque(maxlen=MAX_ASKED)  # pending replies to other requests
         self.changed = asyncio.Event()
 
     def order(self, text: str) -> None:
-        """Take a message of the page; what is none of ours is passed over."""
+        """Process a message from the page; invalid ones are ignored."""
         with suppress(ValueError, TypeError):
             order = json.loads(text)
             if not isinstance(order, dict):
                 return
-            self._order_data(order)
+            self._handle_data(order)
             if order.get("camera") in STREAMS:
                 self.camera = order["camera"]
                 self.asks += 1
@@ -90,14 +90,14 @@ class Viewer:
             if isinstance(rate, int | float) and 0 < rate <= MAX_RATE_HZ:
                 self.rate_hz = float(rate)
             got = order.get("got")
-            while isinstance(got, int) and self.under_way and self.under_way[0] <= got:
-                self.under_way.popleft()
+            while isinstance(got, int) and self.in_transit and self.in_transit[0] <= got:
+                self.in_transit.popleft()
             if isinstance(order.get("row"), int):
                 self.wanted = order["row"]
                 self.asks += 1
             self.changed.set()
 
-    def _order_data(self, order: Json) -> None:
+    def _handle_data(self, order: Json) -> None:
         if "fields" in order:
             self.fields = parse_fields(order["fields"])
         series = order.get("series")
@@ -117,54 +117,54 @@ _Value = TypeVar("_Value")
 
 
 class Source(Protocol):
-    """What is watched."""
+    """A source of messages for viewers."""
 
     def hello(self) -> bytes:
         """Return the first message of a connection."""
 
     def open(self, viewer: Viewer) -> Any:
-        """Take a viewer in; return what `next` needs of it."""
+        """Add a viewer; return its state for `next`."""
 
     async def next(self, viewer: Viewer, own: Any) -> bytes:
-        """Return the next message for a viewer, when there is one."""
+        """Wait for the next message for a viewer and return it."""
 
     def close(self, viewer: Viewer, own: Any) -> None:
-        """Let a viewer go."""
+        """Remove a viewer."""
 
     def services(self) -> Iterable[str]:
-        """Return the services whose fields may be looked at."""
+        """Return the services whose fields can be selected."""
 
 
 class LiveSource:
-    """A daemon.
+    """The messages about a daemon.
 
-    `options`: how it is watched. `more`: what the page is told beside it.
+    `options`: how the daemon is watched. `more`: further keys of the first message.
     """
 
     def __init__(self, options: LiveOptions, more: Json | None = None) -> None:
         self._options, self._more = options, more or {}
         self._viewers: set[Viewer] = set()
-        self._newest: Seen | None = None
+        self._newest: Delivery | None = None
         self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
         self._row = 0
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._sample = 0
 
     def services(self) -> Iterable[str]:
-        """Return the services whose fields may be looked at: all."""
+        """Return all services; their fields can be selected."""
         return SERVICES
 
     def fields(self) -> dict[str, FieldPath]:
-        """Return the fields that somebody looks at, by their text; in any thread."""
+        """Return the selected fields of all viewers, by text; callable from any thread."""
         chosen = (one for viewer in tuple(self._viewers) for one in viewer.fields)
         return {one.text: one for one in chosen}
 
     def wanted(self) -> set[str]:
-        """Return the cameras that somebody watches now."""
+        """Return the cameras that viewers currently watch."""
         return {one.camera for one in tuple(self._viewers) if not one.is_paused}
 
-    def deliver(self, seen: Seen) -> None:
-        """Take what the feed handed over; in the thread of the viewers."""
+    def deliver(self, seen: Delivery) -> None:
+        """Take a delivery of the feed; called in the viewers' thread."""
         self._rows.extend(seen.rows)
         self._row += len(seen.rows)
         self._samples.extend(seen.samples)
@@ -180,21 +180,21 @@ class LiveSource:
         return pack(hello("live", self._options.address, more))
 
     def open(self, viewer: Viewer) -> None:
-        """Take a viewer in."""
+        """Add a viewer."""
         self._viewers.add(viewer)
 
     def close(self, viewer: Viewer, own: None) -> None:  # noqa: ARG002 - as `Source`
-        """Let a viewer go."""
+        """Remove a viewer."""
         self._viewers.discard(viewer)
 
     async def next(self, viewer: Viewer, own: None) -> bytes:  # noqa: ARG002 - as `Source`
-        """Return the newest, when it is newer than what the viewer has.
+        """Wait for a message that is newer than the viewer's last one and return it.
 
         Raises:
-            TimeoutError: the viewer shows nothing of what it got.
+            TimeoutError: the viewer acknowledges nothing.
         """
         async with asyncio.timeout(STALL_S):
-            while len(viewer.under_way) >= MAX_UNDER_WAY and not viewer.replies:
+            while len(viewer.in_transit) >= MAX_IN_TRANSIT and not viewer.replies:
                 viewer.changed.clear()
                 await viewer.changed.wait()
         while True:
@@ -210,7 +210,7 @@ class LiveSource:
             await viewer.changed.wait()
         viewer.skipped += max(0, seen.number - viewer.number - 1) if viewer.number else 0
         viewer.number = seen.number
-        viewer.under_way.append(seen.number)
+        viewer.in_transit.append(seen.number)
         rows = _last(self._rows, self._row - viewer.row)
         samples = _last(self._samples, self._sample - viewer.sample)
         viewer.row, viewer.sample = self._row, self._sample
@@ -231,18 +231,18 @@ def _last(values: deque[_Value], count: int) -> list[_Value]:
 # --- The layout file of the page: chosen fields and hidden parts ------------------------------
 #
 # JSON: ``{"format": "modeld view layout", "version": 1, "fields": [{"field": "carState.vEgo", "as":
-# "plot"}], "hidden": ["stages"]}``. What it names has to exist; it is small, and holds no code.
+# "plot"}], "hidden": ["stages"]}``. All names in it must exist. It is small and contains no code.
 
 
 class LayoutError(Exception):
-    """A layout cannot be used; the message says what was expected and what was found."""
+    """A layout cannot be used; the message has the expected and the found value."""
 
 
 def parse_layout(text: str) -> dict[str, Any]:
     """Return a layout with all its keys.
 
     Raises:
-        LayoutError: it is none, or names what there is not.
+        LayoutError: the text is not a layout, or contains unknown names.
     """
     if len(text.encode()) > MAX_LAYOUT_BYTES:
         raise LayoutError(f"expected at most {MAX_LAYOUT_BYTES} bytes, found {len(text.encode())}")
@@ -274,10 +274,10 @@ def parse_layout(text: str) -> dict[str, Any]:
 
 
 def load_layout(path: Path) -> dict[str, Any]:
-    """Return the layout of a file.
+    """Return the layout in a file.
 
     Raises:
-        UsageError: it cannot be read, or is no layout.
+        UsageError: the file cannot be read, or is not a layout.
     """
     given = GivenText(path, UsageError, MAX_LAYOUT_BYTES, "--layout", "save one on the page")
     try:
@@ -287,7 +287,7 @@ def load_layout(path: Path) -> dict[str, Any]:
 
 
 def _field(one: Any) -> dict[str, str]:
-    if not isinstance(one, dict) or one.keys() != {"field", "as"} or one["as"] not in WAYS:
+    if not isinstance(one, dict) or one.keys() != {"field", "as"} or one["as"] not in DISPLAYS:
         raise LayoutError(f'fields: expected "field" and "as" (plot, text), found {_brief(one)}')
     if parse_field(one["field"]) is None:
         raise LayoutError(

@@ -1,1 +1,1 @@
-"""Model-output regression: references, gates on outputs and timing, explanations."""
+"""Model-output regression (``modeld regress``): references, gates, timing and explanations."""

@@ -1,4 +1,4 @@
-"""The options of ``modeld regress``, and which of them go together."""
+"""Declares the options of ``modeld regress``, and checks which of them can be combined."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from tools.report.history import add_history
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options to the parser of the command."""
     parser.add_argument("--model", type=Path, help="driving artifact")
     parser.add_argument(
         "--monitoring",
         type=Path,
         metavar="ARTIFACT",
-        help="driver monitoring artifact that sees the drives' driver camera; driverStateV2 is "
-        "kept and compared, too",
+        help="driver monitoring artifact to run on the drives' driver camera; its driverStateV2 is "
+        "compared, too",
     )
     parser.add_argument(
         "--drives",
         nargs="+",
         required=True,
         metavar="DRIVE",
-        help="drives, as modeld replay takes them; routes and ranges become segments",
+        help="drives, in any form that modeld replay accepts; routes and ranges become segments",
     )
     parser.add_argument("--reference", type=Path, metavar="DIR", help="directory of references")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="OLD",
-        help="judge another training in metres, by the old model's artifact, which plays the same "
-        "drives, or by a directory of its references (instead of --reference)",
+        help="compare with another model in metres: its artifact, which plays the same drives, or "
+        "a directory of its references (instead of --reference)",
     )
     parser.add_argument(
-        "--update", action="store_true", help="write references of all drives that ran well"
+        "--update", action="store_true", help="write references of all drives without errors"
     )
-    parser.add_argument("--reason", metavar="TEXT", help="why the change is right (with --update)")
+    parser.add_argument("--reason", metavar="TEXT", help="reason for the change (with --update)")
     parser.add_argument(
         "--bit-exact", action="store_true", help="compare every bit; valid on one device only"
     )
@@ -68,26 +68,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run nothing: list or remove references that neither these drives nor this model "
         "use; name all drives of the directory",
     )
-    _add_looking(parser)
-    _add_telling(parser)
-    _add_running(parser)
+    _add_explain_arguments(parser)
+    _add_report_arguments(parser)
+    _add_run_arguments(parser)
     add_gate_arguments(parser)
     add_drive_arguments(parser)
 
 
-def _add_looking(parser: argparse.ArgumentParser) -> None:
+def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
         help="explain why drives changed: inputs, then the program's states, then the first kernel "
-        "that differs, with its ONNX nodes; by --baseline, by --onnx, or by both",
+        "that differs, with its ONNX nodes; needs --baseline, --onnx or both",
     )
     parser.add_argument(
         "--onnx",
         nargs="+",
         type=Path,
         metavar="ONNX",
-        help="models that the artifact was made from, for the numpy interpreter (with --explain)",
+        help="models from which the artifact was compiled, for the interpreter (with --explain)",
     )
     parser.add_argument(
         "--bisect",
@@ -99,7 +99,7 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_running(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         type=whole("--jobs"),
@@ -132,12 +132,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports")
     group.add_argument("--report", type=Path, metavar="HTML", help="a one-page report")
-    group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, a case for each drive")
+    group.add_argument("--junit", type=Path, metavar="XML", help="JUnit XML, one case per drive")
     group.add_argument(
-        "--markdown", type=Path, metavar="MD", help="Markdown, as for a page of a pull request"
+        "--markdown", type=Path, metavar="MD", help="Markdown, for example for a pull request"
     )
     group.add_argument(
         "--pictures",
@@ -157,8 +157,8 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# In this order; texts of options are checked in between.
-_SIDES = (
+# Rules for `refuse`, in this order. `check_arguments` checks the texts of options in between.
+_REFERENCE_RULES = (
     ("!model", "expected one, found none; it is required unless --bisect is given"),
     ("!reference|against", "expected one or --against, found neither; name one of them"),
     ("reference against", "expected no --against with it; the other model is the reference"),
@@ -174,7 +174,7 @@ _SIDES = (
         "expected no --prune with it; nothing is judged",
     ),
 )
-_ACCEPTING = (
+_ACCEPTING_RULES = (
     (
         "update !why",
         (
@@ -182,12 +182,12 @@ _ACCEPTING = (
             "references"
         ),
     ),
-    ("reason !update", "expected --update with it; nothing is accepted without"),
+    ("reason !update", "expected --update as well; without it nothing is accepted"),
     ("baseline no_timing !explain", "expected the timing gate, found --no-timing; choose one"),
     ("baseline_tree !baseline", "expected --baseline and the timing gate with it"),
     ("baseline_tree no_timing", "expected --baseline and the timing gate with it"),
 )
-_LOOKING = (
+_EXPLAIN_RULES = (
     (
         "explain monitoring",
         (
@@ -197,30 +197,30 @@ _LOOKING = (
     ),
     ("onnx !explain", "expected --explain with it; nothing else reads the models"),
 )
-_RUNNING = (
-    ("jobs cluster", "expected no --cluster with it; its workers are counted there"),
-    ("picture_url !pictures", "expected --pictures with it; it is where they will be"),
+_RUN_RULES = (
+    ("jobs cluster", "expected no --cluster with it; set the number of workers there"),
+    ("picture_url !pictures", "expected --pictures as well; it is the URL of that directory"),
 )
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse options that do not go together.
+    """Refuse options that cannot be combined.
 
     Raises:
-        UsageError: they contradict each other, or one is missing.
+        UsageError: options contradict each other, or a required one is missing.
     """
     given = vars(args) | {"why": (args.reason or "").strip() or None}
-    refuse(given, _SIDES)
+    refuse(given, _REFERENCE_RULES)
     if args.shard is not None:
         parse_shard(args.shard)
-    refuse(given, _ACCEPTING)
+    refuse(given, _ACCEPTING_RULES)
     tree = args.baseline_tree
     if tree is not None and not (tree / "tools" / "regress").is_dir():
         raise UsageError(
             f"--baseline-tree: expected a checkout of modeld, found no tools/regress in {tree}; "
             "name the directory that git made"
         )
-    refuse(given, _LOOKING)
+    refuse(given, _EXPLAIN_RULES)
     if args.cluster is not None:
         parse_address(args.cluster)
-    refuse(given, _RUNNING)
+    refuse(given, _RUN_RULES)

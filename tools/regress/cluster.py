@@ -1,12 +1,12 @@
-"""Runs jobs on a Dask cluster: on workers of this machine, or on those of a scheduler elsewhere.
+"""Runs regression jobs on a Dask cluster: on local workers, or on those of a remote scheduler.
 
-The program goes to each worker once, when it first joins; a worker that joins later, or one that
-replaces a lost one, gets it as well. Dask hands a job to another worker when its own is lost. Each
-result is taken once, by its job's key, and kept the moment it comes. Drives are opened by the
-workers: they have to lie under the same path there.
+A job is one drive to run. The program is sent to each worker once, when it joins; that includes
+workers that join later or replace lost ones. If a worker is lost, Dask moves its job to another.
+Each result is taken once, by its job's key, and stored on arrival. Workers open the drives
+themselves, so drives need the same path on every worker.
 
-A cluster runs code and unpickles what it is sent. Workers of this machine listen on loopback only;
-a scheduler elsewhere is whoever's who started it (docs/fleet.md).
+A cluster runs code and unpickles the data it receives. Local workers listen on loopback only; a
+remote scheduler is as trustworthy as the person who started it (docs/fleet.md).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ logger = logging.getLogger(__name__)
 LOCAL: Final = "local"
 PLUGIN: Final = "modeld-program"
 CONNECT_TIMEOUT_S: Final = 30
-# Workers that a job may take down with it before it is the job's own fault.
+# Number of lost workers after which a job itself is considered faulty.
 ALLOWED_LOSSES: Final = 3
 LOST_EXIT_CODE: Final = 1
 
 
 class ProgramOnWorker:
-    """What a worker keeps: the programs' files, the loaded programs, and a turn for each job.
+    """A worker's programs, and a lock that runs one job at a time.
 
-    Dask pickles it once for each worker and calls `setup` there.
+    Dask pickles the object once for each worker and calls `setup` there.
 
-    `artifacts`: sha256 of a program, as `Artifact.sha256` -> its file, as bytes.
+    `artifacts`: sha256 of a program (`Artifact.sha256`) -> bytes of its file.
     """
 
     name = PLUGIN
@@ -49,7 +49,7 @@ class ProgramOnWorker:
         self._artifacts = artifacts
 
     def setup(self, worker: Any) -> None:
-        """Write the programs beside the worker's other files."""
+        """Write the programs' files to the worker's directory."""
         self._paths: dict[str, Path] = {}
         for sha256, content in self._artifacts.items():
             path = self._paths[sha256] = Path(worker.local_directory) / f"modeld-{sha256}.pkl"
@@ -58,11 +58,11 @@ class ProgramOnWorker:
         self._artifacts = {}
         self._holder = ModelHolder()
         self._code = code_digest()
-        # A program belongs to one thread at a time, and one drive uses all processors anyway.
+        # A program can be used by one thread only, and one drive uses all processors anyway.
         self._turn = threading.Lock()
 
     def teardown(self, worker: Any) -> None:
-        """Release the program."""
+        """Release the programs."""
         del worker
         self._holder.close()
 
@@ -82,7 +82,7 @@ class ProgramOnWorker:
 
 
 def run_on_worker(job: Job) -> JobResult:
-    """Run a job on the worker in whose thread this is called."""
+    """Run a job on the worker that calls this function."""
     from distributed import get_worker
 
     program = cast("ProgramOnWorker", get_worker().plugins[PLUGIN])
@@ -94,13 +94,14 @@ def run_jobs_on_cluster(
 ) -> list[JobResult]:
     """Run jobs and return their results in the order of the jobs.
 
-    `address`: ``tcp://HOST:PORT`` of a Dask scheduler, ``local`` or ``local:N`` for N workers on
-    this machine. `jobs`: one for each drive, all of one program; jobs of the same key are run once.
-    `work`: where results are kept, and found again. `on_result`: called as they come.
+    `address`: ``tcp://HOST:PORT`` of a Dask scheduler, ``local``, or ``local:N`` for N workers on
+    this machine. `jobs`: one per drive, all for one program; jobs with equal keys run once. `work`:
+    stores results, and provides those of earlier runs. `on_result`: called with each result on
+    arrival.
 
     Raises:
-        UsageError: the address has no meaning. ToolError: there is no scheduler, or a result cannot
-            be kept.
+        UsageError: the address is invalid.
+        ToolError: no scheduler answers, or a result cannot be stored.
     """
     positions: dict[str, list[int]] = {}
     for position, job in enumerate(jobs):
@@ -128,10 +129,10 @@ def run_jobs_on_cluster(
 
 
 def parse_address(text: str) -> tuple[str | None, int]:
-    """Return the scheduler's address, or None and a number of local workers (0: one a processor).
+    """Return the scheduler's address, or None and the number of local workers (0: one per CPU).
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the address is invalid.
     """
     kind, _, count = text.partition(":")
     if kind == LOCAL and (not count or (count.isdecimal() and int(count) > 0)):
@@ -149,7 +150,7 @@ def _connected(address: str) -> Iterator[Any]:
     import dask
     import distributed
 
-    # Of the comings and goings of workers only what is wrong concerns who runs drives.
+    # Workers join and leave all the time; show only warnings and errors of Dask.
     logging.getLogger("distributed").setLevel(max(logging.WARNING, logger.getEffectiveLevel()))
     connect, local_cluster = _untyped(distributed.Client), _untyped(distributed.LocalCluster)
     remote, workers = parse_address(address)
@@ -177,7 +178,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _run(client: Any, jobs: Sequence[Job]) -> Iterator[JobResult]:
-    """Yield one result for each job, as they come."""
+    """Yield one result per job, in the order of completion."""
     import distributed
 
     as_completed = _untyped(distributed.as_completed)
@@ -190,14 +191,14 @@ def _run(client: Any, jobs: Sequence[Job]) -> Iterator[JobResult]:
     for future in as_completed(list(futures)):
         job = futures.pop(future)
         error = future.exception()
-        # Nothing of a finished job stays on the cluster: results are as large as references.
+        # Release finished jobs on the cluster: a result is as large as a reference.
         result = future.result() if error is None else _failed(job, error)
         future.release()
         yield result
 
 
 def _as_plugin(artifacts: Mapping[str, bytes]) -> Any:
-    """Return the plugin as a subclass of Dask's, which is imported only here."""
+    """Return the plugin as a subclass of Dask's class, which is imported only here."""
     from distributed import WorkerPlugin
 
     make: Callable[[Mapping[str, bytes]], Any] = type(
@@ -207,7 +208,7 @@ def _as_plugin(artifacts: Mapping[str, bytes]) -> Any:
 
 
 def _untyped(function: Any) -> Callable[..., Any]:
-    """Return a function of a package whose functions have no types."""
+    """Return a function of a package without type annotations, for strict type checks."""
     typed: Callable[..., Any] = function
     return typed
 

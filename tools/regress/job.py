@@ -1,9 +1,9 @@
-"""One drive to run and its result, as values that travel between processes and machines.
+"""Runs one drive for a regression: the job and its result, which can travel between machines.
 
-`run_job` gives the same outputs wherever it runs on devices that compute the same: what depends on
-the place, times above all, is in `JobResult.measured`. Called by the pool's workers, and by whoever
-ships jobs elsewhere. `single_drives` takes the ranges and routes of a regression apart: each drive
-once, or one shard of them.
+On devices that compute the same, `run_job` returns the same outputs everywhere. Data that depends
+on the machine, above all times, is in `JobResult.measured`. The workers of `pool` and `cluster`
+call it. `single_drives` expands the ranges and routes of a regression into single drives, or into
+one shard of them.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ MAX_SHARDS = 1000
 class Job:
     """A drive to run."""
 
-    drive: str  # text of one drive, as `open_drive` takes it
-    options: DriveOptions  # how it is opened
+    drive: str  # one drive, as text for `open_drive`
+    options: DriveOptions  # options for opening it
     artifact: Path  # path of the program on the machine that runs the job
-    artifact_sha256: str  # of it; a file of another content is refused
-    code_sha256: str  # of the code that runs it, see `code_digest`
-    device: str | None = None  # OpenCL device, None: the best
-    # Path of a driver monitoring artifact that runs beside; None: none does.
+    artifact_sha256: str  # digest of the program; other files are refused
+    code_sha256: str  # digest of the code that runs the job, see `code_digest`
+    device: str | None = None  # OpenCL device; None: the best
+    # Path of a driver monitoring artifact to run as well; None: there is none.
     monitoring: Path | None = None
     monitoring_sha256: str = ""
 
     @property
     def key(self) -> str:
-        """64 hex digits: equal for jobs that have the same outputs, wherever files lie."""
+        """64 hex digits, equal for jobs with equal outputs, whatever their files' paths."""
         options = self.options
         parts = (
             self.drive,
@@ -81,29 +81,29 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class DriveName:
-    """What a result says of its drive."""
+    """Name and identity of a result's drive."""
 
-    name: str  # what users call it
-    kind: str  # of drive
+    name: str  # display name
+    kind: str  # kind of drive
     identity: str  # sha256, see `DriveInfo.identity`
-    rate_hz: float  # of the main camera
+    rate_hz: float  # frame rate of the main camera
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Size of one entry of a program."""
+    """The size of one entry of a program."""
 
-    launches: int  # kernels that are launched, each time one is
-    kernels: int  # different functions among them
+    launches: int  # number of kernel launches per run
+    kernels: int  # number of different kernels among them
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What another run of the same job would measure anew."""
+    """The results that differ from run to run."""
 
-    execution_s: tuple[float, ...] = ()  # of each frame, seconds; 0 where the model did not run
-    wall_s: float = 0.0  # of the whole drive, without loading
-    peak_rss_bytes: int = 0  # of the process so far
+    execution_s: tuple[float, ...] = ()  # time of each frame in seconds; 0 if the model did not run
+    wall_s: float = 0.0  # time for the whole drive, without loading
+    peak_rss_bytes: int = 0  # peak memory of the process so far
     environment: Mapping[str, str] = field(default_factory=dict)  # see `describe_environment`
 
 
@@ -111,25 +111,25 @@ class Measured:
 class JobResult:
     """The result of a job."""
 
-    key: str  # of the job
-    drive: DriveName | None = None  # None where it could not be opened
-    outputs: bytes = b""  # messages and frame table, see `packing.unpack`; empty with an error
-    digest: str = ""  # sha256 of what is in ``outputs``; equal for equal outputs
+    key: str  # key of the job
+    drive: DriveName | None = None  # None if the drive could not be opened
+    outputs: bytes = b""  # messages and frame table, see `packing.unpack`; empty after an error
+    digest: str = ""  # sha256 of the content of ``outputs``; equal for equal outputs
     model: str = ""  # hash of the models, see `model_hash`
     interface: str = ""  # name of the program's revision
     device_class: str = ""  # see `run_facts.reference_class`
     launches: Mapping[str, Launches] = field(default_factory=dict)  # entry -> its size
     # The car's speed at each frame, by frame id; NaN before it is known.
     speeds_mps: Mapping[int, float] = field(default_factory=dict)
-    # Digests of its kernels and weights.
+    # Digests of the program's kernels and weights.
     program: ProgramFacts = field(default_factory=ProgramFacts)
-    measured: Measured = field(default_factory=Measured)  # differs from run to run
-    error: str = ""  # one line; "" when it ran well
-    exit_code: int = 0  # that belongs to the error
+    measured: Measured = field(default_factory=Measured)  # results that differ from run to run
+    error: str = ""  # error in one line; "" after success
+    exit_code: int = 0  # exit code of the error
 
 
 class ModelHolder:
-    """The program of a process: loaded once, for all jobs that want it."""
+    """Holds the program of a process, so that jobs with the same program load it once."""
 
     def __init__(self) -> None:
         self._model: LoadedModel | None = None
@@ -137,11 +137,11 @@ class ModelHolder:
         self._wanted: tuple[object, ...] | None = None
 
     def get(self, job: Job) -> LoadedModel:
-        """Return the job's program on its device, loaded if it is another than the last.
+        """Return the job's program on its device; it is loaded unless it was the last one used.
 
         Raises:
-            ArtifactMismatchError: the file is not what the job names.
-            RuntimeFault: it cannot be read or loaded.
+            ArtifactMismatchError: the file has another digest than the job's.
+            RuntimeFault: the file cannot be read or loaded.
         """
         from tools.playback.model import loaded_models
 
@@ -171,7 +171,7 @@ class ModelHolder:
 
 
 def run_job(job: Job, holder: ModelHolder) -> JobResult:
-    """Run a drive and pack what came of it; what goes wrong is in the result.
+    """Run a drive and return the packed outputs; errors are returned in the result.
 
     `holder`: keeps the program from job to job.
     """
@@ -190,14 +190,14 @@ def run_job(job: Job, holder: ModelHolder) -> JobResult:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text in one line."""
+    """Return an error's text on one line."""
     return " ".join(str(error).split())
 
 
-class _Kept:
-    """What is kept of a drive's events: the daemons' messages, and how fast the car was.
+class _EventCollector:
+    """Collects the daemons' messages of a drive, and the car's speed at each frame.
 
-    `services`: what the daemons publish.
+    `services`: the services that the daemons publish.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
@@ -207,7 +207,7 @@ class _Kept:
         self._speed = math.nan
 
     def add(self, data: bytes) -> None:
-        """Take note of an event."""
+        """Process one event of the log."""
         event = read_event(data)
         name = member_name(event)
         if name in self._services:
@@ -227,12 +227,12 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
         model = holder.get(job)
         for one in model.parts:
             check_fits(one.path, one.artifact, drive.info)
-        kept = _Kept(model.programs.publications)
-        # The daemon's settings are ours, not the environment's: raw vectors would be kept too.
+        kept = _EventCollector(model.programs.publications)
+        # Fixed settings, independent of the environment: raw vectors would be stored too.
         config = Config(demo=True, send_raw_predictions=False)
         options = PlaybackOptions(digest_inputs=True, config=config)
         frames, wall_s = play(drive, model.programs, kept.add, options)
-        # Of drives that keep what precedes damage: a reference is of the whole drive.
+        # A damaged drive can end early without an error, but a reference needs the whole drive.
         if damage := getattr(drive, "damage", ""):
             raise VideoError(damage)
         outputs = pack(kept.messages, frames, rule_of)
@@ -270,7 +270,7 @@ def _interface_of(manifest: Manifest) -> str:
 
 
 def launches_of(*manifests: Manifest) -> dict[str, Launches]:
-    """Return the sizes of the entries, by name; those of monitoring have its kind before them."""
+    """Return the sizes of all entries; names of monitoring entries are prefixed with its kind."""
     found = {}
     for manifest in manifests:
         prefix = "" if manifest.kind == "driving" else f"{manifest.kind} "
@@ -285,24 +285,24 @@ def launches_of(*manifests: Manifest) -> dict[str, Launches]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of several parts of a set of drives, for machines that each run one."""
+    """One of several parts of a set of drives, to divide them between machines."""
 
     index: int  # from 1
     count: int
 
     def has(self, drive: str) -> bool:
-        """Whether a drive belongs to it: by its name alone, so that others do not move it."""
-        # Machines may have their drives in different places.
+        """Whether a drive belongs to the shard; depends only on its name, not on other drives."""
+        # Drives can be in different directories on different machines.
         name = "/".join(PurePath(drive).parts[-2:])
         digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
 
 
 def parse_shard(text: str) -> Shard:
-    """Return the shard that a user named.
+    """Return the shard of a command line option.
 
     Raises:
-        UsageError: it is no I/N with 1 <= I <= N.
+        UsageError: the text is not I/N with 1 <= I <= N.
     """
     found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text, re.ASCII)
     shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
@@ -317,10 +317,10 @@ def parse_shard(text: str) -> Shard:
 def single_drives(
     texts: Sequence[str], options: DriveOptions, shard: Shard | None = None
 ) -> Iterator[tuple[str, ToolError | None]]:
-    """Yield each single drive once, in order; with an error what names none.
+    """Yield each single drive once, in order, with an error for texts that name no drive.
 
-    `texts`: as a user named them. `options`: how they are opened. `shard`: only its drives; None:
-    all.
+    `texts`: drives as the user named them. `options`: options for opening them. `shard`: yield only
+    the drives of this shard; None: all.
     """
     seen: set[str] = set()
     for text in texts:
@@ -330,7 +330,7 @@ def single_drives(
         except ToolError as found:
             drives, error = [text], found
         for drive in drives:
-            # The same file by another name is the same drive.
+            # Paths that lead to the same file are the same drive.
             place = os.path.realpath(drive) if os.path.lexists(drive) else drive
             if place not in seen and (shard is None or shard.has(drive)):
                 yield drive, error

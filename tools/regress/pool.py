@@ -1,9 +1,9 @@
-"""Runs jobs in processes of this machine: each drive exactly one result, whatever dies.
+"""Runs regression jobs in local processes, with exactly one result per drive even after crashes.
 
-A process loads the program once and runs one drive after the other. One that dies (out of memory,
-a driver that aborts) is replaced and its drive run once more; the second time the drive gets an
-error as its result. Results are kept in a work directory the moment they come, so that a run which
-was interrupted goes on where it stopped.
+A job is one drive to run. A process loads the program once and runs drives one after another. If a
+process dies (out of memory, a driver that aborts), it is replaced and its drive runs once more; if
+it dies again, the drive's result is an error. Results are stored in a work directory on arrival, so
+an interrupted run can continue.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
 logger = logging.getLogger(__name__)
 
-# A drive whose process died is run this often in all.
+# Number of attempts for a drive whose process dies.
 ATTEMPTS: Final = 2
 WORKER_DIED_EXIT_CODE: Final = 1
 
-# What a worker does with a job; tests plant other ones.
+# The function that a worker calls for a job; tests replace it.
 RunJob = Callable[[Job, ModelHolder], JobResult]
-# Called with each result as it comes: (position of the job, result).
+# Called with each result on arrival: (position of the job, result).
 OnResult = Callable[[int, JobResult], None]
 
 
@@ -55,15 +55,15 @@ def run_jobs(
     """Run jobs and return their results in the order of the jobs.
 
     Args:
-        jobs: one for each drive; jobs of the same key are run once.
-        processes: how many run at a time.
-        work: where results are kept, and found again.
-        on_result: called as they come, for progress.
-        run: what a worker does; a function of a module, since it is looked up in the worker.
+        jobs: one job per drive; jobs with equal keys run once.
+        processes: number of concurrent processes.
+        work: stores results, and provides those of earlier runs.
+        on_result: called with each result on arrival, for progress.
+        run: the workers' function; a module-level function, since workers look it up by name.
 
     Raises:
-        ToolError: a result cannot be kept (disk full); those before it are.
-        KeyboardInterrupt: it was interrupted; what had finished is kept.
+        ToolError: a result cannot be stored (disk full); earlier ones are.
+        KeyboardInterrupt: the run was interrupted; finished results are stored.
     """
     results: dict[str, JobResult] = {}
     positions: dict[str, list[int]] = {}
@@ -91,7 +91,7 @@ def run_jobs(
 
 
 def _run_tasks(tasks: deque[_Task], processes: int, run: RunJob) -> Iterator[JobResult]:
-    """Yield results as they come."""
+    """Yield results in the order of completion."""
     level, threads = logging.getLogger().level, threads_of_one(processes)
     busy: dict[Connection, _Task] = {}
     idle: list[Connection] = []
@@ -104,7 +104,7 @@ def _run_tasks(tasks: deque[_Task], processes: int, run: RunJob) -> Iterator[Job
                 try:
                     pipe.send(task.job)
                 except OSError:
-                    # It died while it had nothing to do: reading says so, and no drive is to blame.
+                    # The process died while idle. `receive` reports it; the drive is not at fault.
                     task.attempts -= 1
             for pipe, result in pool.receive(busy):
                 task = busy.pop(pipe)
@@ -122,7 +122,7 @@ def _run_tasks(tasks: deque[_Task], processes: int, run: RunJob) -> Iterator[Job
 
 
 def _died(task: _Task, how: str) -> JobResult:
-    """Return the result of a drive that took its process with it too often."""
+    """Return the result of a drive whose process died too often."""
     text = (
         f"{task.job.drive}: expected a result, found that its process {how}, {task.attempts} "
         "times; is there enough memory? Run it alone: --jobs 1"
@@ -131,7 +131,7 @@ def _died(task: _Task, how: str) -> JobResult:
 
 
 def _serve(run: RunJob, level: int, threads: int, pipe: Connection) -> None:
-    """Run what comes through the pipe until it is closed: the worker's only function."""
+    """Run the jobs received through the pipe until it is closed; the main function of a worker."""
     limit_threads(threads)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
@@ -141,16 +141,16 @@ def _serve(run: RunJob, level: int, threads: int, pipe: Connection) -> None:
         while True:
             pipe.send(run(pipe.recv(), holder))
     except (EOFError, OSError):
-        # The other side is gone, with or without having asked for more.
+        # The parent process is gone, possibly while a job was running.
         holder.close()
 
 
 def drive_identity(job: Job) -> str | None:
-    """Return the identity of the drive that a job would run now, None where it cannot be opened."""
+    """Return the identity of the drive that a job would run; None if it cannot be opened."""
     try:
         drive = open_drive(job.drive, job.options)
     except (ToolError, CerealError, OSError):
-        return None  # the job says why when it is run
+        return None  # running the job will report the reason
     try:
         return drive.info.identity
     finally:
@@ -158,14 +158,15 @@ def drive_identity(job: Job) -> str | None:
 
 
 class WorkDirectory:
-    """Results of jobs as files, one each, named by the job's key.
+    """A directory of job results, one file each, named by the job's key.
 
     Args:
-        path: a directory, made if it is missing.
-        identify: says which drive a job would run now; None where it cannot be opened.
+        path: the directory; created if missing.
+        identify: returns the identity of the drive that a job would run, or None if it cannot be
+            opened.
 
     Raises:
-        ToolError: it cannot be made or written.
+        ToolError: the directory cannot be created or written.
     """
 
     def __init__(self, path: Path, identify: Callable[[Job], str | None] | None = None) -> None:
@@ -181,10 +182,10 @@ class WorkDirectory:
             raise ToolError(f"{path}: expected a directory that can be written; name another one")
 
     def store(self, result: JobResult) -> None:
-        """Keep a result that ran well; errors are tried again next time.
+        """Store a successful result; errors are not stored, so that those jobs run again.
 
         Raises:
-            ToolError: the disk is full, or the like.
+            ToolError: the file cannot be written, for example because the disk is full.
         """
         if result.error:
             return
@@ -194,12 +195,12 @@ class WorkDirectory:
                 file.write(pickle.dumps(result))
         except OSError as error:
             raise ToolError(
-                f"{path}: the result cannot be kept: {error.strerror}; free some disk space, then "
-                f"go on with --work {self.path}"
+                f"{path}: the result cannot be stored: {error.strerror}; free some disk space, "
+                f"then continue with --work {self.path}"
             ) from error
 
     def load(self, job: Job) -> JobResult | None:
-        """Return the kept result of a job, None where there is none that holds for its drive."""
+        """Return the stored result of a job; None if there is none that is valid for its drive."""
         path = self._path(job.key)
         try:
             result = pickle.loads(path.read_bytes())  # noqa: S301 - the user's own directory
@@ -210,11 +211,11 @@ class WorkDirectory:
             return None
         if not isinstance(result, JobResult) or result.key != job.key or result.drive is None:
             return None
-        # The key has the drive's name; what lies there may have been replaced since.
+        # The key contains the drive's name only; its files may have been replaced since.
         return result if result.drive.identity == self._identify(job) else None
 
     def count(self) -> int:
-        """Return how many results are kept."""
+        """Return the number of stored results."""
         return sum(1 for _ in self.path.glob("*.result"))
 
     def _path(self, key: str) -> Path:

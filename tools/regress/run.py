@@ -1,6 +1,7 @@
-"""Runs a regression: plays and judges drives, accepts them on request, and runs the timing gate.
+"""Runs a regression: plays and judges drives, optionally accepts the results, and judges the speed.
 
-Called by ``modeld regress``; prints nothing.
+``modeld regress`` calls `regress` with a `Plan` and prints the `RunVerdict`. The timing gate
+compares the program's execution time with a reference or a baseline.
 """
 
 from __future__ import annotations
@@ -44,56 +45,56 @@ from tools.regress.run_facts import (
     reference_class,
     who,
 )
-from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, of_drives
+from tools.regress.tell.whole import Costs, WholeVerdict, costs_of, judge_whole, per_drive_gates
 from tools.regress.time.timing import StoredTiming, TimingResult, TimingVerdict, judge_timing
 from tools.regress.time.timing_frames import sample_frames, write_frames
 from tools.regress.time.timing_sides import Measurement, Side, measure_timing
 from tools.regress.timing_process import timed_device
 
-# A program occupies all processors by itself; a second process fills the gaps between its launches.
+# A program uses all processors by itself; a second process fills the gaps between its launches.
 PROCESSORS_OF_A_JOB: Final = 4
-# A fact of a reference.
+# Key of a reference's provenance: the size of the artifact file.
 ARTIFACT_BYTES: Final = "artifact bytes"
-# The entry whose time is judged; "prepare" runs on dropped frames only.
+# The entry whose time is judged; "prepare" runs only on dropped frames.
 RUN_ENTRY: Final = "run"
 
-# Runs jobs wherever: (jobs, where results are kept, called as they come) -> results in order.
+# Runs jobs: (jobs, store for results, called with each result) -> results in the jobs' order.
 RunJobs = Callable[[Sequence[Job], WorkDirectory, OnResult], list[JobResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done."""
+    """The settings of a regression."""
 
     texts: Sequence[str]  # drives, as the user named them
-    options: DriveOptions  # how they are opened
+    options: DriveOptions  # options for opening them
     model: Path  # path of the artifact
-    artifact: Artifact  # it, checked
-    device: str | None  # OpenCL device by name; None: the best
+    artifact: Artifact  # the checked artifact
+    device: str | None  # name of the OpenCL device; None: the best
     info: DeviceInfo
     store: ReferenceStore
-    how: Comparing  # logs are compared
-    timing: bool = True  # the gate is asked for
-    # Artifact whose times are the reference; None: the stored ones are.
+    how: Comparing  # how logs are compared
+    timing: bool = True  # whether the speed is judged
+    # Artifact to compare the speed with; None: the stored times.
     baseline: Path | None = None
     baseline_tree: Path | None = None  # checkout whose runtime runs the baseline; None: this one
-    reason: str | None = None  # why what changed is accepted; None: nothing is accepted
+    reason: str | None = None  # reason for accepting changes; None: nothing is accepted
     command: str = ""  # the command line, for provenance
-    # Path of a driver monitoring artifact beside it, and it, checked; None: none.
+    # Path and checked artifact of driver monitoring to run as well; None: there is none.
     monitoring: tuple[Path, Artifact] | None = None
-    # Another model in the place of references; None: references are of this one.
+    # Another model to compare with, in place of references of this one.
     against: Against | None = None
-    shard: Shard | None = None  # only its drives are run; None: all
+    shard: Shard | None = None  # run only the drives of this shard; None: all
 
 
 @dataclass(frozen=True, slots=True)
 class TimingOutcome:
-    """The timing gate on one entry."""
+    """The result of the timing gate for one entry."""
 
-    entry: str  # of the program
+    entry: str  # entry of the program
     verdict: TimingVerdict  # the decision
-    result: TimingResult | None = None  # what was measured; None where that failed
-    reference: StoredTiming | None = None  # what it was compared with
+    result: TimingResult | None = None  # the measurement; None if it failed
+    reference: StoredTiming | None = None  # the stored measurement it was compared with
 
     @property
     def status(self) -> Literal["passed", "changed", "not judged", "failed"]:
@@ -105,26 +106,26 @@ class TimingOutcome:
         return "passed" if self.verdict.slower is not None else "not judged"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the outcome as plain values."""
         return {"status": self.status, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The verdict on everything."""
+    """The verdict on the whole regression."""
 
-    drives: tuple[DriveVerdict, ...]  # one each, in the order in which they were named
-    timings: tuple[TimingOutcome, ...] = ()  # one for each entry that the drives use
-    accepted: tuple[str, ...] = ()  # one line for each reference that was written
-    environment: Mapping[str, str] = field(default_factory=dict)  # of this run
-    model: Mapping[str, str] = field(default_factory=dict)  # facts of the artifact
-    is_update: bool = False
-    whole: WholeVerdict = field(default_factory=WholeVerdict)  # on all drives as one
-    against: str = ""  # name of the other model that this one was judged against; "" for references
+    drives: tuple[DriveVerdict, ...]  # one per drive, in the order given
+    timings: tuple[TimingOutcome, ...] = ()  # one per timed entry
+    accepted: tuple[str, ...] = ()  # one line per reference written
+    environment: Mapping[str, str] = field(default_factory=dict)  # environment of this run
+    model: Mapping[str, str] = field(default_factory=dict)  # facts on the artifact
+    is_update: bool = False  # whether results were to be accepted
+    whole: WholeVerdict = field(default_factory=WholeVerdict)  # verdict on all drives together
+    against: str = ""  # name of the other model compared with; "" for references
 
     @property
     def exit_code(self) -> int:
-        """0 passed (or accepted), 1 something changed, else that of the first drive that failed."""
+        """0: passed or accepted; 1: something changed; else that of the first failed drive."""
         codes = [drive.exit_code for drive in self.drives if drive.status == "failed"]
         if codes:
             return codes[0] or 1
@@ -135,7 +136,7 @@ class RunVerdict:
         return 1 if changed or slower or not self.whole.holds else 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the verdict as plain values."""
         return {
             "passed": self.exit_code == 0,
             "exit_code": self.exit_code,
@@ -150,13 +151,13 @@ class RunVerdict:
 
 
 def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult) -> RunVerdict:
-    """Run the drives and judge what came of them; accept it where the plan has a reason.
+    """Run the drives and judge the results; accept them if the plan has a reason.
 
-    `plan`: see there. `run_jobs`: runs the jobs, on this machine or others. `work`: where results
-    are kept as they come. `on_result`: called as they come.
+    `plan`: the settings. `run_jobs`: runs the jobs, on this machine or others. `work`: stores each
+    result on arrival. `on_result`: called with each result.
 
     Raises:
-        ToolError: references or results cannot be written; what was written before is whole.
+        ToolError: references or results cannot be written; those already written are complete.
     """
     provenance = _provenance(plan)
     holding = plan.store.lock() if plan.reason is not None else contextlib.nullcontext()
@@ -198,7 +199,7 @@ def _monitoring_facts(plan: Plan) -> dict[str, str]:
 
 
 def default_processes(info: DeviceInfo) -> int:
-    """Return how many drives are run at a time where nobody says."""
+    """Return the default number of concurrent drives on a device."""
     if info.kind != "cpu":
         return 1
     return max(1, len(os.sched_getaffinity(0)) // PROCESSORS_OF_A_JOB)
@@ -206,9 +207,9 @@ def default_processes(info: DeviceInfo) -> int:
 
 @contextlib.contextmanager
 def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
-    """Give a place for results: the user's, or one that is kept only if the run does not end.
+    """Open the user's directory for results, or a temporary one that is deleted after success.
 
-    What interrupts the run gets a note that says where finished drives are.
+    If the run is interrupted, a note is printed with the directory of the finished drives.
     """
     place = path or Path(tempfile.mkdtemp(prefix="modeld-regress-work-"))
     work = WorkDirectory(place)
@@ -217,7 +218,7 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
     except BaseException:
         kept = work.count()
         if kept:
-            # For people; whatever stopped us may have been their own Ctrl-C.
+            # For the user, who may have interrupted the run with Ctrl-C.
             print(
                 f"modeld: {count_text(kept, 'finished drive')} kept; continue with --work {place}",
                 file=sys.stderr,
@@ -232,7 +233,7 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
 def _judge_drives(
     plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult
 ) -> tuple[list[DriveVerdict], list[str]]:
-    """Return verdicts, and lines about what was written."""
+    """Return the verdicts, and lines about the references written."""
     jobs, failures = _make_jobs(plan)
     own = [job for _, job in jobs]
     found = run_jobs([*own, *_other_jobs(plan, own)], work, on_result)
@@ -240,7 +241,7 @@ def _judge_drives(
     verdicts: dict[int, DriveVerdict] = dict(failures)
     accepted: list[str] = []
     provenance = _provenance(plan)
-    how = plan.how._replace(gates=of_drives(plan.how.gates))
+    how = plan.how._replace(gates=per_drive_gates(plan.how.gates))
     for number, ((position, job), result) in enumerate(zip(jobs, results, strict=True)):
         references = _references(plan, others[number : number + 1], provenance)
         verdict = judge(job.drive, result, references, how)
@@ -254,7 +255,7 @@ def _judge_drives(
 def _references(
     plan: Plan, other: Sequence[JobResult], provenance: Mapping[str, str]
 ) -> References:
-    """Return where the reference of a drive comes from; `other` is what the other model gave."""
+    """Return the source of a drive's reference; `other` is the other model's result, if any."""
     if plan.against is None:
         return plan.store
     if plan.against.artifact is None:
@@ -265,7 +266,7 @@ def _references(
 
 
 def _other_jobs(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
-    """Return the same jobs for the other model; after all of ours, so that each loads once."""
+    """Return the same jobs for the other model; run after ours, so that each model loads once."""
     other = plan.against
     if other is None or other.artifact is None:
         return []
@@ -276,12 +277,12 @@ def _other_jobs(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
 def _judge_whole(
     plan: Plan, verdicts: Sequence[DriveVerdict], timings: Sequence[TimingOutcome]
 ) -> WholeVerdict:
-    """Judge all drives as one, where they are compared with another model or gates ask for it.
+    """Judge all drives together, if another model is compared or a gate asks for it.
 
-    Drives are played by one side after the other, so their times are not compared: the speed of
-    the machine may have changed meanwhile. The timing gate measures both sides by turns.
+    One side plays all drives before the other, so their times are not compared: the speed of the
+    machine can change meanwhile. The timing gate measures both sides alternately.
     """
-    asks = len(of_drives(plan.how.gates).all) < len(plan.how.gates.all)
+    asks = len(per_drive_gates(plan.how.gates).all) < len(plan.how.gates.all)
     judged = [one for one in verdicts if one.comparison and one.comparison.sides]
     if not judged or not (asks or plan.against):
         return WholeVerdict()
@@ -300,7 +301,7 @@ def _judge_whole(
 
 
 def _make_jobs(plan: Plan) -> tuple[list[tuple[int, Job]], list[tuple[int, DriveVerdict]]]:
-    """Return jobs and what cannot become one, each with its place in the order."""
+    """Return the jobs, and verdicts on drives that cannot be run, with their positions."""
     jobs: list[tuple[int, Job]] = []
     failures: list[tuple[int, DriveVerdict]] = []
     code = code_digest()
@@ -345,7 +346,7 @@ def _judge_timings(plan: Plan, verdicts: Sequence[DriveVerdict]) -> list[TimingO
 def _judge_timing(
     plan: Plan, entry: str, model: str, verdicts: Sequence[DriveVerdict]
 ) -> TimingOutcome:
-    """Measure an entry; `model` is the one whose stored times it is judged by."""
+    """Measure an entry and compare it with the stored times of `model`, a hash of the models."""
     drives = [
         (verdict.text, verdict.name) for verdict in verdicts if verdict.result and not verdict.error
     ]
@@ -359,7 +360,7 @@ def _judge_timing(
             result = measure_timing(
                 Measurement(Side(plan.model), baseline, entry, plan.device, path),
                 stored,
-                # They are kept with the reference.
+                # Kernel times are stored with a new reference.
                 with_kernels=plan.reason is not None,
             )
     except (ToolError, RuntimeFault) as error:

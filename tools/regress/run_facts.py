@@ -1,8 +1,8 @@
-"""Facts about a run that a reference keeps: device, versions, checkout, digests of its programs.
+"""Collects facts on a run for a reference: device, versions, commit, digests of its programs.
 
-A weight that changed by a thousandth may move outputs by less than two compilations differ, so that
-no tolerance can see it. The compiler gives the same bytes for the same model, though: where the
-kernels are the same texts and a weight is not the same bytes, the weight has changed.
+Weights have digests of their own. A weight that changed by a thousandth can affect outputs less
+than a different compilation does, so no tolerance detects it. But the compiler is deterministic: if
+kernels have the same text and a weight has different bytes, the weight has changed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from runtime.format.manifest import Manifest, is_strict
 from runtime.opencl.device import DeviceInfo
 from tools.report.history import ask_git, commit_of
 
-# Packages whose version may move an output or a time.
+# Packages whose version can affect an output or a time.
 PACKAGES: Final = ("modeld", "numpy", "pyopencl", "pocl-binary-distribution", "av", "pycapnp")
-# Files whose content decides what a drive's messages are.
+# Packages whose code determines a drive's messages.
 CODE_PACKAGES: Final = ("cereal", "runtime", "modeld", "tools")
 CODE_ENDINGS: Final = (".py", ".capnp")
 ROOT: Final = Path(__file__).parents[2]
-# The class of references of programs with strict numerics.
+# The device class for programs with strict numerics.
 STRICT: Final = "strict"
 
-# Makers under the names by which their platforms go; the first that occurs is taken.
+# Makers as they appear in names of platforms; the first match is used.
 _MAKERS: Final = ("nvidia", "qualcomm", "adreno", "intel", "amd", "arm", "apple", "mesa", "pocl")
 
-# A function or a kernel begins at the start of a line, with all of what it takes, and ends there.
+# A function or a kernel starts and ends at the start of a line.
 _KERNEL: Final = re.compile(r"^__kernel\b[^{]*?\bvoid\s+(\w+)\s*\([^{]*\{.*?^\}", re.M | re.S)
 _FUNCTION: Final = re.compile(r"^(?:M_INLINE|static)\b([^{;]*)\{.*?^\}", re.M | re.S)
 _MACRO: Final = re.compile(r"^#define\s+(\w+)(?:.*\\\n)*.*$", re.M)
 
-# Characters of a digest that are kept: enough to tell two weights apart.
+# Stored characters of a digest, enough to distinguish weights.
 SHORT = 16
 
 
 def device_class(info: DeviceInfo) -> str:
     """Return the class of devices whose outputs agree within tolerances, for keys of references.
 
-    CPUs of one architecture are one class, whatever their vectors and drivers: the compiler's
-    figures hold for all of them (docs/numerics.md). GPUs are one class for each maker.
+    CPUs of one architecture form one class, whatever their vector units and drivers: the tolerances
+    hold for all of them (docs/numerics.md). GPUs form one class per maker.
     """
     if info.kind == "cpu":
         return f"cpu-{platform.machine().lower() or 'unknown'}"
@@ -59,16 +59,16 @@ def device_class(info: DeviceInfo) -> str:
 
 
 def reference_class(info: DeviceInfo, *manifests: Manifest) -> str:
-    """Return the class of devices that share references of programs: one class for strict ones."""
+    """Return the class of devices that share references of programs; strict programs share one."""
     strict = all(is_strict(manifest.metadata) for manifest in manifests)
     return STRICT if strict else device_class(info)
 
 
 def model_hash(*manifests: Manifest) -> str:
-    """Return a sha256 of the ONNX files and checkpoints that artifacts were made from.
+    """Return a sha256 of the ONNX files and checkpoints from which artifacts were compiled.
 
-    Not of the artifact: compiled again by another compiler, or with other options, it is still
-    the same model, and has to say the same.
+    It does not depend on compiler or options, since the model and its expected outputs stay the
+    same.
     """
     digest = hashlib.sha256()
     models = [model for manifest in manifests for model in manifest.models]
@@ -78,7 +78,7 @@ def model_hash(*manifests: Manifest) -> str:
 
 
 def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]:
-    """Return name -> value of what may explain a difference; read by people."""
+    """Return facts that can explain a difference, for the user: name -> value."""
     return {
         "device": info.name.strip(),
         "driver": info.driver,
@@ -94,13 +94,13 @@ def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]
 
 
 def describe_checkout(directory: Path) -> dict[str, str]:
-    """Return commit and state of the user's repository, and of ours where modeld is a checkout.
+    """Return commit and state of the user's repository, and of modeld's if it is a checkout.
 
-    `directory`: of the references, in the user's repository; may be missing still.
+    `directory`: directory of the references in the user's repository; it can be missing.
     """
     place = directory.absolute()
     facts = _commit(next(one for one in (place, *place.parents) if one.is_dir()))
-    # An installed package may lie inside the user's repository, whose commit is not ours.
+    # An installed package can be inside the user's repository, whose commit is not modeld's.
     ours = _commit(ROOT, " of modeld") if (ROOT / ".git").exists() else {}
     is_one = ours.get("commit of modeld") == facts.get("commit")
     return facts if is_one else facts | ours
@@ -111,20 +111,20 @@ def _commit(directory: Path, whose: str = "") -> dict[str, str]:
 
 
 def who() -> str:
-    """Return the name under which commits are made here, else the login name."""
+    """Return git's user name, or the login name."""
     name = ask_git(Path.cwd(), "config", "user.name")
     if name:
         return name
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a number that no password file knows, in a container
+    except (OSError, KeyError):  # the user id has no name, as in some containers
         return f"user {os.getuid()}"
 
 
 def code_digest() -> str:
     """Return a sha256 of the code that turns a drive into messages.
 
-    Results are taken up again only where they were made by the same code.
+    Stored results are reused only if the same code made them.
     """
     digest = hashlib.sha256()
     for package in CODE_PACKAGES:
@@ -158,21 +158,21 @@ def _processor() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """Digests of a program."""
+    """Digests of a program, to detect changed kernels and weights."""
 
-    # Sha256 over the sources of all kernels and over where they find their weights.
+    # Sha256 of the sources of all kernels and of the layout of their buffers.
     kernels: str = ""
-    # Name of a weight, with the first ONNX node that reads it -> digest.
+    # Weight name with the first ONNX node that reads it -> digest.
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
 def program_facts(*artifacts: Artifact) -> ProgramFacts:
-    """Return the digests of the programs that a daemon of each kind runs."""
+    """Return the digests of one or several programs that run together."""
     found = [_facts_of(artifact) for artifact in artifacts]
     if len(found) == 1:
         return found[0]
     kernels = hashlib.sha256("".join(facts.kernels for facts in found).encode()).hexdigest()
-    # Buffers of two programs may have the same names.
+    # Buffers of two programs can have the same names.
     weights = {
         f"{artifact.manifest.kind} {name}": digest
         for artifact, facts in zip(artifacts, found, strict=True)
@@ -202,9 +202,9 @@ def _facts_of(artifact: Artifact) -> ProgramFacts:
 
 
 def kernel_texts(manifest: Manifest) -> dict[str, str]:
-    """Return by name the texts of all kernels, without the names.
+    """Return the texts of all kernels by name, with the names replaced.
 
-    Where one is not written as the compiler writes them, the whole program stands for it.
+    If a kernel is not in the compiler's form, the text of its whole program is used.
     """
     texts: dict[str, str] = {}
     for program in manifest.programs:
@@ -215,9 +215,9 @@ def kernel_texts(manifest: Manifest) -> dict[str, str]:
 
 
 def definitions(manifest: Manifest) -> dict[str, frozenset[str]]:
-    """Return the functions and macros that kernels use, by what they are called with, as texts.
+    """Return the functions and macros that kernels use: signature -> texts.
 
-    There may be several of one name: under conditions, or of several programs.
+    A name can have several texts, in different programs or under different conditions.
     """
     found: dict[str, set[str]] = {}
     launched = {manifest.kernels[index].program for e in manifest.entries for index in e.launches}

@@ -1,17 +1,17 @@
-"""One side of the timing gate: a program that is timed run by run, as often as it is asked to.
+"""Times the runs of one program on request; one side of the timing gate.
 
-Started by ``tools.regress.time.timing_sides`` with one worker thread of PoCL, once for each side,
-and each side by its own installation: the checkout that a baseline belongs to starts its own copy
-of this module. So what is said between the two is versioned: whoever changes `PROTOCOL`'s meaning,
-the recorded frames' file or the calibration workload raises the number.
+``tools.regress.time.timing_sides`` starts one process for each side, with one worker thread of
+PoCL. A baseline can belong to another checkout, which then runs its own copy of this module. The
+communication is therefore versioned: raise `PROTOCOL` when changing its meaning, the file of
+recorded frames or the calibration workload.
 
-Reads requests from stdin, a line each, and answers each with a line of JSON::
+Each line on stdin is a request, answered with one line of JSON::
 
-    time FRAME               one run, by number, and the calibration workload
-    profile FRAME RUNS       each launch of a frame by itself
+    time FRAME               one run of a frame, by number, and the calibration workload
+    profile FRAME RUNS       each launch of a frame separately
 
-On a CPU the clock is the processor time of this process, so another process that takes the core
-costs nothing; elsewhere it is the time until the device has finished.
+On a CPU, times are processor times of this process, so other processes on the core do not count. On
+other devices, they are wall times until the device has finished.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tools.timing.program_inputs import make_inputs
 from tools.timing.run_parts import Stepper
 
 PROTOCOL: Final = 2
-# What stands for a frame where none was recorded.
+# Name of the only frame if none was recorded.
 RANDOM: Final = "random inputs"
 CHAINS = 12  # independent multiply-adds: two units with a latency of 4 need 8, registers hold 12
 CPU_ITEMS = 64
 GPU_ITEMS = 1 << 16
 ROUNDS = 4000
-WIDTH, HEIGHT = 512, 256  # of what is sampled, as a model's image
+WIDTH, HEIGHT = 512, 256  # size of the sampled output, as large as a model's input
 IMAGE_WIDTH, IMAGE_HEIGHT = 1344, 760
 REPEATS = 4
 
@@ -72,17 +72,18 @@ __kernel void sample(__global const uchar* image, __global float* out) {
 
 
 class Timed(NamedTuple):
-    """One call."""
+    """The times of one call."""
 
-    busy_ms: float  # by the clock of the gate
-    wall_ms: float  # until it returned
-    disturbed: bool  # the system took the processor away meanwhile
+    busy_ms: float  # processor time on a CPU, else wall time
+    wall_ms: float  # wall time until it returned
+    disturbed: bool  # whether the system gave the processor to another process meanwhile
 
 
 class TimedProgram:
     """A loaded program and the frames that it runs.
 
-    `frames`: recorded; states that the program has, too, are set before each run.
+    `program`, `device`, `entry`: what is timed. `frames`: recorded frames. Their states are set
+    before each run if the program has the same ones.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class TimedProgram:
         self._is_cpu = device.info.kind == "cpu"
 
     def hello(self) -> dict[str, Any]:
-        """Run each frame once, and return what this side is."""
+        """Run each frame once, and return a description of this side."""
         for number in range(len(self._frames)):
             self._prepared(number)()
         return {
@@ -112,7 +113,7 @@ class TimedProgram:
         }
 
     def time(self, number: int) -> dict[str, Any]:
-        """Run a frame between two calibrations, and divide it by their mean."""
+        """Run a frame between two calibrations, and return its time relative to their mean."""
         run = self._prepared(number)
         before = _timed(self._calibration.run, is_cpu=self._is_cpu)
         one = _timed(run, is_cpu=self._is_cpu)
@@ -124,11 +125,11 @@ class TimedProgram:
         }
 
     def profile(self, number: int, runs: int) -> dict[str, Any]:
-        """Return the least time of each launch of a frame, and the calibration's.
+        """Return the shortest time of each launch of a frame, and that of the calibration.
 
-        The device's clock goes on while another process has the core, and on a busy machine a long
-        kernel rarely has one for itself. So on a CPU it is the processor time from launch to
-        launch, with what it takes to enqueue each, and to write the inputs before the first.
+        Device times also count while another process has the core, and on a busy machine this
+        happens to nearly every long kernel. On a CPU the times are therefore processor times from
+        launch to launch. They include enqueuing and, for the first launch, writing the inputs.
         """
         frame = self._frames[number]
         spec = self._program.manifest.entry(self._entry)
@@ -159,19 +160,19 @@ class TimedProgram:
         return [(end - start) / 1e6 for start, end in itertools.pairwise(marks_ns)]
 
     def _prepared(self, number: int) -> Callable[[], object]:
-        """Set the states of a frame; return what runs it."""
+        """Set the states of a frame; return a function that runs it."""
         frame = self._frames[number]
         self._stepper.set_states(frame.states)
         return lambda: self._program.run(frame.inputs, self._entry)
 
 
 def timed_device(info: DeviceInfo) -> str:
-    """Return the name under which times of a device are kept: times of one name are compared."""
+    """Return the name under which a device's times are stored; only equal names are compared."""
     return f"{info.name}, {_processor()}" if info.kind == "cpu" else info.name
 
 
 def _processor() -> str:
-    """Return family, model and stepping: makes that differ in speed share one name."""
+    """Return the processor's family, model and stepping, since names do not imply the speed."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     pairs = (line.partition(":") for line in lines)
     values = {name.strip(): value.strip() for name, _, value in pairs}
@@ -190,16 +191,15 @@ def _timed(run: Callable[[], object], *, is_cpu: bool) -> Timed:
 
 
 class CalibrationWorkload:
-    """A fixed piece of work that a model's time is divided by: a slow machine is no slow model.
+    """A fixed workload; a model's time is divided by its time, to cancel the machine's load.
 
-    Two kernels, written by hand and compiled by the driver alone: nothing that our compiler or
-    runtime does changes how long they take. One is chains of vector multiply-adds in registers,
-    which follows the clock under vector load; the other reads scattered bytes with scalar
-    arithmetic, which follows the rest of a core. Of the mixtures tried, this one kept the ratio of
-    the 8 M driving model within 3 % from process to process, quiet and beside a process that never
-    sleeps (2026-11-22, 2 shared cores of AMD Zen 4, PoCL 3.0); kernels that stream from L2 or DRAM
-    varied by 10 to 20 %, because what a neighbour takes of a shared cache is not what the model
-    loses.
+    It is two handwritten kernels, compiled by the driver alone, so our compiler and runtime do not
+    affect their time. One is chains of vector multiply-adds in registers; it depends on the clock
+    under vector load. The other reads scattered bytes with scalar arithmetic; it depends on the
+    rest of a core. Of the mixtures tried, this one kept the ratio of the 8 M driving model within
+    3 % from process to process, both on a quiet machine and next to a process that never sleeps
+    (2026-11-22, 2 shared cores of AMD Zen 4, PoCL 3.0). Kernels that stream from L2 or DRAM varied
+    by 10 to 20 %, because a neighbor's use of a shared cache affects them differently.
 
     `device`: an opened device.
     """
@@ -213,7 +213,7 @@ class CalibrationWorkload:
         program = cl.Program(device.context, SOURCE).build(options=options)
         self._chains = cl.Kernel(program, "chains")
         self._sample = cl.Kernel(program, "sample")
-        # A CPU works through the items one after the other, a GPU has thousands in flight.
+        # A CPU processes the items one after another; a GPU has thousands in flight.
         self._items = CPU_ITEMS if device.info.kind == "cpu" else GPU_ITEMS
         self._local = (1,) if device.info.kind == "cpu" else None
         flags = cl.mem_flags
@@ -226,7 +226,7 @@ class CalibrationWorkload:
         )
 
     def run(self) -> None:
-        """Do the work once, about a tenth of the 8 M model's on one core, and wait for it."""
+        """Run the workload once and wait; it takes a tenth of the 8 M model's time on one core."""
         for _ in range(REPEATS):
             self._chains(self._queue, (self._items,), self._local, self._out, np.int32(ROUNDS))
             self._sample(self._queue, (HEIGHT,), self._local, self._image, self._out)
@@ -234,7 +234,7 @@ class CalibrationWorkload:
 
 
 def main() -> int:
-    """Answer requests until there are no more; errors end the process with a line on stderr."""
+    """Answer requests until stdin ends; an error ends the process with a line on stderr."""
     parser = argparse.ArgumentParser(description="one side of the timing gate")
     parser.add_argument("--protocol", type=int, required=True)
     parser.add_argument("--artifact", type=Path, required=True)

@@ -1,1 +1,1 @@
-"""Ways to look at a drive elsewhere: video with overlays, MCAP, rerun."""
+"""Exports drives for viewing elsewhere: video with overlays, MCAP, rerun."""

@@ -1,7 +1,7 @@
-"""The model's answer to each frame, with the car and the calibration of that moment.
+"""Reads a log and yields the model's answer to each frame, with car state and calibration.
 
-Reads the Events of a log in their order and keeps only the newest; the overlay, rerun and scenes
-for 3D viewers are drawn from it. Calibrated frame: x forward, y right, z down, metres.
+Events are taken in their order, and only the newest of each kind is kept. Overlays, rerun and 3D
+scenes are drawn from the answers. Calibrated frame: x forward, y right, z down, metres.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tools.messages.drive_messages import Mounting
 Curve = NDArray[np.float64]
 Rpy = tuple[float, float, float]
 
-# `meta.desireState`: what each of its 8 numbers is the probability of, with `log.Desire`'s names;
-# the last one has none.
+# Meaning of the 8 probabilities in `meta.desireState`, with the names of `log.Desire`; the last one
+# has no name.
 DESIRES = (
     "none",
     "turn left",
@@ -33,53 +33,53 @@ DESIRES = (
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A candidate for the vehicle ahead, now."""
+    """A candidate for the lead vehicle, at the present time."""
 
-    x_m: float  # ahead of the camera
-    y_m: float  # to the right of it
-    speed_mps: float  # absolute
-    probability: float  # that it is there
+    x_m: float  # distance ahead of the camera
+    y_m: float  # distance to the right of the camera
+    speed_mps: float  # absolute speed
+    probability: float  # probability that the vehicle exists
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One modelV2 message and what belongs to it."""
+    """One modelV2 message with its context."""
 
-    frame_id: int  # of the main camera
+    frame_id: int  # frame id of the main camera
     mono_time_ns: int  # `logMonoTime`
-    is_valid: bool  # of the Event
+    is_valid: bool  # `valid` of the Event
     rpy_rad: Rpy  # device_from_calib as roll, pitch, yaw; the newest before the message
-    height_m: float  # camera over the road
-    plan_m: Curve  # (n, 3) float64 planned positions, from the camera on
-    lane_lines_m: tuple[Curve, ...]  # (n, 3) float64 each, from the far left to the far right
+    height_m: float  # height of the camera over the road
+    plan_m: Curve  # (n, 3) float64 planned positions, starting at the camera
+    lane_lines_m: tuple[Curve, ...]  # (n, 3) float64 each, from far left to far right
     lane_line_probs: tuple[float, ...]
     road_edges_m: tuple[Curve, ...]  # (n, 3) float64 each
-    leads: tuple[Lead, ...]  # candidates for the vehicle ahead
-    lane_change: str  # state, with its direction; empty while there is none
-    desire: str  # the likeliest one; empty where it is none
-    execution_ms: float  # as published; 0 in logs of a deterministic replay
+    leads: tuple[Lead, ...]  # candidates for the lead vehicle
+    lane_change: str  # state and direction of a lane change; empty if there is none
+    desire: str  # the most likely desire with its probability; empty if it is "none"
+    execution_ms: float  # published execution time; 0 in logs of a deterministic replay
     drop_percent: float  # `frameDropPerc`
-    curvature_1pm: float  # desired
-    acceleration_mps2: float  # desired
-    plan_speed_mps: float  # planned for now
+    curvature_1pm: float  # desired curvature
+    acceleration_mps2: float  # desired acceleration
+    plan_speed_mps: float  # planned speed at the present time
     car_speed_mps: float | None  # the newest `carState.vEgo`; None before the first
 
     @property
     def plan_on_road_m(self) -> Curve:
-        """The plan one mounting height lower: where the wheels would go."""
+        """The plan lowered by the mounting height: the path of the wheels."""
         return np.asarray(self.plan_m + np.array([0.0, 0.0, self.height_m]))
 
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Makes answers of the Events of one log."""
+    """Builds answers from the Events of one log."""
 
-    rpy_rad: Rpy = (0.0, 0.0, 0.0)  # calibration until the log says another one
-    height_m: float = Mounting().height_m  # likewise, over the road
+    rpy_rad: Rpy = (0.0, 0.0, 0.0)  # current calibration; until the log has one, this default
+    height_m: float = Mounting().height_m  # current height over the road; same default rule
     _car_speed_mps: float | None = field(default=None, init=False)
 
     def take(self, service: str, event: Any) -> Answer | None:
-        """Take the next Event; return an answer if it is one.
+        """Read the next Event; return an answer if it is a modelV2 message.
 
         Raises:
             Exception: one of `cereal.schema.DAMAGED`: the content is damaged.
@@ -124,7 +124,7 @@ class AnswerReader:
 
 
 def _xyz(curve: Any) -> Curve:
-    """Return a curve as (n, 3); a list that is missing or too short counts as zeros."""
+    """Return a curve as (n, 3); missing values of a shorter list are zero."""
     columns = [np.array(list(column), np.float64) for column in (curve.x, curve.y, curve.z)]
     points = np.zeros((columns[0].size, 3))
     for axis, column in enumerate(columns):

@@ -1,6 +1,6 @@
-"""Drawing into an RGB picture with numpy: filled polygons with smooth edges, boxes, text.
+"""Draws into an RGB picture with numpy: anti-aliased polygons, boxes, lines and text.
 
-Coordinates are pixels, u right, v down; the middle of the first pixel is (0.5, 0.5).
+Coordinates are pixels, u to the right, v down; the center of the first pixel is (0.5, 0.5).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # --- A bitmap font of 5 x 7 cells, drawn for this project -------------------------------------
-# A glyph is seven rows, two hexadecimal digits each; the highest of five bits is the leftmost cell.
+# A glyph has seven rows of two hexadecimal digits; the highest of five bits is the leftmost cell.
 
 CELL_WIDTH, CELL_HEIGHT = 6, 7
 
@@ -98,9 +98,9 @@ _GLYPHS = {
 
 @functools.lru_cache(maxsize=512)
 def text_mask(text: str, scale: int) -> NDArray[np.float32]:
-    """Return how much of each pixel a line of text covers.
+    """Return the coverage of each pixel by a line of text.
 
-    `text`: characters that the font lacks become a question mark. `scale`: pixels of a cell. The
+    `text`: characters that the font lacks become question marks. `scale`: pixels per cell. The
     result is (7 scale, 6 scale len(text)) float32, 0 or 1.
     """
     cells = np.zeros((CELL_HEIGHT, CELL_WIDTH * max(len(text), 1)), np.float32)
@@ -116,12 +116,12 @@ def text_mask(text: str, scale: int) -> NDArray[np.float32]:
 Color = tuple[int, int, int]
 Points = NDArray[np.float64]
 
-# Lines on which a polygon is sampled in each row; along a line its coverage is exact.
+# Number of lines on which a polygon is sampled per row; coverage along a line is exact.
 LINES_PER_ROW = 4
 
 
 class Canvas:
-    """A picture that is drawn on.
+    """A picture with methods for drawing.
 
     `rgb`: (h, w, 3) uint8, modified.
     """
@@ -131,15 +131,15 @@ class Canvas:
         self.height, self.width = rgb.shape[:2]
 
     def fill(self, outline: Points, color: Color, opacity: float) -> None:
-        """Fill a polygon; what lies within it twice is outside again.
+        """Fill a polygon with the even-odd rule.
 
-        `outline`: (n, 2) vertices; those that are not finite are left out. `color`: red, green,
-        blue. `opacity`: 0 to 1.
+        `outline`: (n, 2) vertices; non-finite ones are ignored. `color`: red, green, blue, 0 to
+        255. `opacity`: 0 to 1.
         """
         points = outline[np.isfinite(outline).all(axis=1)]
         if len(points) < 3 or opacity <= 0:
             return
-        # A wild curve projects far away; there it only costs time.
+        # Clip points far outside the picture, which would only cost time.
         limit = 20.0 * self.width
         points = np.clip(points, -limit, limit)
         top = max(int(np.floor(points[:, 1].min())), 0)
@@ -158,7 +158,7 @@ class Canvas:
         self.fill(corners, color, opacity)
 
     def line(self, points: Points, width: float, color: Color, opacity: float) -> None:
-        """Draw straight pieces between points."""
+        """Draw straight lines between consecutive points."""
         for start, end in itertools.pairwise(points):
             along = end - start
             length = float(np.hypot(*along))
@@ -182,7 +182,7 @@ class Canvas:
     ) -> None:
         height, width = cover.shape
         area = self.rgb[top : top + height, left : left + width]
-        # Of the box around a thin line nearly nothing is covered.
+        # In the bounding box of a thin line, almost no pixel is covered.
         covered = np.nonzero(cover)
         alpha = np.float32(opacity) * cover[covered][:, None]
         pixels = area[covered].astype(np.float32)
@@ -199,14 +199,14 @@ def text_size(text: str, scale: int) -> tuple[int, int]:
 
 
 def _coverage(points: Points, height: int, width: int) -> NDArray[np.float32]:
-    """Return how much of each pixel a polygon covers, 0 to 1, (height, width) float32.
+    """Return the coverage of each pixel by a polygon, 0 to 1, (height, width) float32.
 
-    Each row is sampled on a few lines. The edges that cross a line are sorted; between the first
-    and the second, the third and the fourth, ... is inside. Ends within a pixel count by their
-    share: a span adds its slope at both ends, and a running sum along the line fills it.
+    Each row is sampled on a few lines. The edges that cross a line are sorted. The parts between
+    the first and the second crossing, the third and the fourth, and so on are inside. A running sum
+    along the line fills them; each end adds its fractional coverage of a pixel.
     """
     line, u = _crossings(points, height)
-    # Each line is crossed an even number of times, so that signs alternate over all of them.
+    # Each line has an even number of crossings, so signs alternate over all of them.
     order = np.lexsort((u, line))
     row, at = line[order] // LINES_PER_ROW, np.clip(u[order], 0.0, float(width))
     sign = 1.0 - 2.0 * (np.arange(len(at)) % 2)
@@ -221,9 +221,9 @@ def _coverage(points: Points, height: int, width: int) -> NDArray[np.float32]:
 
 
 def _crossings(points: Points, height: int) -> tuple[NDArray[np.intp], Points]:
-    """Return line and place of each crossing of the outline with a line; (n,) both."""
+    """Return the line number and the u coordinate of each crossing of the outline; (n,) both."""
     start, end = points, np.roll(points, -1, axis=0)
-    # In lines; line i lies at i + 0.5.
+    # Vertical positions in units of lines; line i is at i + 0.5.
     low = np.minimum(start[:, 1], end[:, 1]) * LINES_PER_ROW
     high = np.maximum(start[:, 1], end[:, 1]) * LINES_PER_ROW
     last_line = float(height * LINES_PER_ROW)

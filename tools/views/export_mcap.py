@@ -1,14 +1,14 @@
-"""A log as MCAP: every service a channel, and views of the model's answer that need no set-up.
+"""Exports a log as MCAP: one channel per service, and ready-made views of the model's answer.
 
-Streams: memory is one message and one chunk. `publish_time` is the Event's `logMonoTime`. So is
-`log_time`, by which viewers order, but for initData, which carries the start of the route and
-stands where the log has it, and for what follows another start of the machine, where time goes on
-(`tools.messages.drive_log`).
+The log is streamed, so memory holds one message and one chunk. `publish_time` is the Event's
+`logMonoTime`. Viewers order by `log_time`, which equals it with two exceptions. initData carries
+the start time of the route and keeps its position in the log. After a reboot of the recording
+machine, time continues (`tools.messages.drive_log`).
 
-Messages are JSON in compressed chunks, with their schemas and an index. Viewers know one type for
-each field, objects with properties, and no references or nulls. So a number that is not finite, or
-a list with one, stands apart in its object. Viewers refuse a schema with void fields or lists of
-lists, so these are left out. No other module imports `mcap` (extra ``replay``).
+Messages are JSON in compressed chunks, with schemas and an index. Viewers allow one type per field,
+objects with properties, and neither references nor nulls. Non-finite numbers, and lists that
+contain one, are therefore moved to a separate key of their object. Viewers reject schemas with void
+fields or lists of lists, so these are omitted. No other module imports `mcap` (extra ``replay``).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ VIEW_SCHEMAS = {
     CALIBRATION_TOPIC: "foxglove.CameraCalibration",
 }
 
-# Beside the fields of a message; Cap'n Proto names never begin with an underscore.
+# Extra key in each message; Cap'n Proto names never begin with an underscore.
 VALID_KEY = "__valid"
-# Of an object: what is not finite in it, or lists of numbers that are not all finite, by name, with
-# "nan", "inf" and "-inf" for what JSON has no number for.
+# Key of an object's values that are not finite, or lists that contain such numbers, by name. The
+# numbers are written as "nan", "inf" and "-inf", since JSON has no form for them.
 NOT_FINITE_KEY = "__notFinite"
-# What a message is under if it is no structure: a viewer wants an object.
+# Key of a message that is not a structure, since viewers require objects.
 VALUE_KEY = "value"
 
 _INTEGERS = ("i", "u")
@@ -64,33 +64,33 @@ _INTEGERS = ("i", "u")
 
 @dataclass(slots=True)
 class Exported:
-    """What became of a log."""
+    """The result of an export."""
 
-    topics: dict[str, int] = field(default_factory=dict)  # messages by channel
-    damaged: int = 0  # messages left out because their content is damaged
-    newer: int = 0  # events left out because their message is newer than our schema
+    topics: dict[str, int] = field(default_factory=dict)  # number of messages by channel
+    damaged: int = 0  # messages omitted because their content is damaged
+    newer: int = 0  # events omitted because their message is newer than our schema
 
 
 @dataclass(frozen=True, slots=True)
 class McapOptions:
-    """What goes into the file."""
+    """The contents of the file."""
 
     members: Sequence[str] = ()  # Event members; empty: all
-    with_views: bool = True  # also the channels of `VIEW_SCHEMAS`
-    drive: Drive | None = None  # whose pictures are added; None: none are
-    picture_rate_hz: float = 5.0  # pictures per second of the drive, at most
+    with_views: bool = True  # whether to add the channels of `VIEW_SCHEMAS`
+    drive: Drive | None = None  # drive whose pictures are added; None: no pictures
+    picture_rate_hz: float = 5.0  # most pictures per second of the drive
     on_event: Callable[[], None] = lambda: None  # called after each event
 
 
 def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
-    """Write a log as MCAP; the file appears in full or not at all.
+    """Write a log as MCAP; the file is written atomically.
 
-    A log that is cut off is exported up to there, with a warning.
+    A truncated log is exported up to its end, with a warning.
 
     Raises:
-        LogError: it cannot be read, is no log, or has no message.
-        UsageError: it has no message of the members that were asked for.
-        ToolError: the drive cannot be read or is another one, or the file cannot be written.
+        LogError: the log cannot be read, is not a log, or has no messages.
+        UsageError: the log has no message of the requested members, or the output is not writable.
+        ToolError: the drive cannot be read or does not match the log.
     """
     found = Exported()
     try:
@@ -127,7 +127,7 @@ def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
 
 
 def _check_not_empty(log: Path, file: McapFile, options: McapOptions) -> None:
-    """Refuse a file in which nothing of what was asked for would be."""
+    """Raise an error if the file would have no messages of the requested kind."""
     messages = sum(n for topic, n in file.counts.items() if topic not in VIEW_SCHEMAS)
     if not messages and options.members:
         raise UsageError(
@@ -168,7 +168,7 @@ def _write_all(
 
 
 def _write_message(file: McapFile, member: str, event: Any, log_time_ns: int) -> None:
-    # First, so that a damaged message opens no channel.
+    # Convert before opening the channel, so that a damaged message opens none.
     message = as_object(message_to_plain(event, "base64"), is_valid=event.valid)
     topic = f"/{member}"
     if not file.has(topic):
@@ -185,7 +185,7 @@ def _facts_of(member: str) -> dict[str, str]:
 
 
 class _Views:
-    """Writes what viewers show without being told how."""
+    """Writes channels with well-known schemas, which viewers show without setup."""
 
     def __init__(self, file: McapFile, options: McapOptions, frames: FrameFollower | None) -> None:
         self._file = file
@@ -203,7 +203,7 @@ class _Views:
         answer = self._reader.take(member, event)
         if answer is None:
             return
-        # What is shown lies where its message does: viewers also order by the stamps inside.
+        # Use the log time, since viewers also order by the timestamps inside messages.
         answer = replace(answer, mono_time_ns=log_time_ns)
         self._write(SCENE_TOPIC, log_time_ns, foxglove.scene(answer))
         for transform in foxglove.transforms(answer):
@@ -234,7 +234,7 @@ class _Views:
 
 
 def message_schema(service: str) -> dict[str, Any]:
-    """Return the schema of what `as_object` makes of an Event.
+    """Return the JSON schema of the objects that `as_object` returns.
 
     `service`: a member of Event.
     """
@@ -247,35 +247,35 @@ def message_schema(service: str) -> dict[str, Any]:
 
 
 def as_object(plain: Any, *, is_valid: bool) -> dict[str, Any]:
-    """Return the object that stands for a message.
+    """Return the JSON object for a message.
 
-    `plain`: what `message_to_plain` made of it. `is_valid`: `valid` of the Event.
+    `plain`: result of `message_to_plain`. `is_valid`: `valid` of the Event.
     """
     body = plain if isinstance(plain, dict) else {VALUE_KEY: plain}
     return {VALID_KEY: is_valid, **body}
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return a message as strict JSON; what is not finite is under `NOT_FINITE_KEY`."""
+    """Return a message as strict JSON; non-finite values are under `NOT_FINITE_KEY`."""
     try:
-        # Nearly always: to look at every number beforehand takes longer than this.
+        # This usually succeeds, and is faster than checking every number first.
         return finite_json_text(message)
     except ValueError:
-        return finite_json_text(_apart(message))
+        return finite_json_text(_non_finite_moved(message))
 
 
-def _apart(value: Any) -> Any:
+def _non_finite_moved(value: Any) -> Any:
     if isinstance(value, list):
-        return [_apart(item) for item in value]
+        return [_non_finite_moved(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     moved = {name: one for name, one in value.items() if not _is_finite(one)}
-    result = {name: _apart(one) for name, one in value.items() if name not in moved}
+    result = {name: _non_finite_moved(one) for name, one in value.items() if name not in moved}
     return {**result, NOT_FINITE_KEY: _texts(moved)} if moved else result
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether it is no number, and no list of numbers, that JSON lacks."""
+    """Whether a value is not a non-finite number, and not a list that contains one."""
     if isinstance(value, list):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
@@ -290,7 +290,7 @@ def _texts(value: Any) -> Any:
 
 
 def _schema_of(kind: Type) -> dict[str, Any] | None:
-    """Return the schema of a type; None for what has none."""
+    """Return the schema of a type; None for types without one."""
     if kind.kind == "struct":
         properties = {field.name: _schema_of(field.type) for field in fields_of(kind.schema)}
         return {
@@ -301,7 +301,7 @@ def _schema_of(kind: Type) -> dict[str, Any] | None:
         items = _schema_of(kind.element)
         if items is None or items["type"] == "array":
             return None
-        # Viewers decode base64 in fields, not in the elements of lists.
+        # Viewers decode base64 in fields, but not in elements of lists.
         return {"type": "array", "items": {k: v for k, v in items.items() if k != _ENCODING}}
     if kind.dtype is not None:
         return {"type": _number_type(kind.dtype.kind)}
@@ -321,12 +321,12 @@ def _number_type(numpy_kind: str) -> str:
     return "integer" if numpy_kind in _INTEGERS else "number"
 
 
-# Decompressed at a time by a viewer that seeks.
+# Bytes that a viewer decompresses at once when seeking.
 CHUNK_BYTES = 1 << 20
 
 
 class McapFile:
-    """Channels are made at their first message."""
+    """An open MCAP file with channels of JSON messages."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -341,9 +341,9 @@ class McapFile:
     def open_channel(
         self, topic: str, schema_name: str, schema: Mapping[str, Any], facts: Mapping[str, str]
     ) -> None:
-        """Make a channel of JSON messages.
+        """Create a channel of JSON messages.
 
-        `schema_name`: by which viewers know what the messages are. `facts`: what is said about the
+        `schema_name`: name by which viewers recognize the messages. `facts`: metadata of the
         channel.
         """
         if schema_name not in self._schemas:
@@ -365,8 +365,8 @@ class McapFile:
     ) -> None:
         """Write a message to an open channel.
 
-        `log_time_ns`: where viewers show it. `message`: its content. `publish_time_ns`: when it was
-        sent; None: then.
+        `log_time_ns`: time at which viewers show it. `message`: its content. `publish_time_ns`:
+        time at which it was sent; None: `log_time_ns`.
         """
         self._writer.add_message(
             channel_id=self._channels[topic],
@@ -384,7 +384,7 @@ class McapFile:
 
 @contextmanager
 def mcap_file(path: Path) -> Iterator[McapFile]:
-    """Open a new MCAP file, which appears in full or not at all.
+    """Open a new MCAP file, which is written atomically.
 
     Raises:
         ModuleNotFoundError: the extra ``replay`` is not installed.
@@ -393,7 +393,7 @@ def mcap_file(path: Path) -> Iterator[McapFile]:
     from mcap.writer import CompressionType, Writer
 
     with whole_file(path) as file:
-        # Its methods have no types of their own.
+        # The writer's methods have no type annotations.
         writer: Any = Writer(file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD)
         writer.start(profile="", library="modeld")
         yield McapFile(writer)

@@ -1,10 +1,10 @@
-"""Messages of Foxglove's well-known schemas: pictures, their camera, the model's answer in 3D.
+"""Builds messages with Foxglove's well-known schemas: pictures, camera, and the answer in 3D.
 
-Frames of reference, right-handed as ROS has them (REP 103): ``road`` is x forward, y **left**, z
-up, on the road below the camera; ``calib`` is the same at the camera; ``camera`` is x right, y
-down, z into the picture. Messages of the bus have x forward, y right, z down: y and z change their
-sign here. Names and fields are those of Foxglove's published JSON schemas; a viewer knows a
-message by its schema's name.
+Coordinate frames are right-handed as in ROS (REP 103). ``road`` is x forward, y **left**, z up, on
+the road below the camera. ``calib`` has the same axes at the camera. ``camera`` is x right, y down,
+z into the picture. Bus messages have x forward, y right, z down, so y and z change sign here. Names
+and fields are those of Foxglove's published JSON schemas; viewers recognize a message by its
+schema's name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, rot_from_euler
 from tools.views.answer import Answer, Curve, Rpy
 
 NS_PER_S = 1_000_000_000
-# Both frames differ by the sign of y and z; a rotation by half a turn about x.
+# Forward-left-up from forward-right-down: y and z change sign, a half turn about x.
 FLU_FROM_FRD: Final = np.diag([1.0, -1.0, -1.0])
-# A scene is gone when three frames at 20 Hz brought no new one.
+# Viewers remove a scene after three frames at 20 Hz without a new one.
 LIFETIME_NS = 150_000_000
 MIN_LEAD_PROBABILITY = 0.5
-# Of a passenger car: length, width, height.
+# Length, width and height of a passenger car.
 CAR_M = (4.5, 1.8, 1.5)
 
 PATH = (0.13, 0.77, 0.37)
@@ -69,7 +69,7 @@ _LINE = _object(
     indices=_list_of(_INTEGER),
 )
 _CUBE = _object(pose=_POSE, size=_VECTOR, color=_COLOR)
-# What an entity may hold besides; always empty here.
+# Other kinds of shapes in an entity; always empty here.
 _UNUSED = ("arrows", "spheres", "cylinders", "triangles", "texts", "models")
 _ENTITY = _object(
     timestamp=_STAMP,
@@ -116,7 +116,7 @@ SCHEMAS: Final[dict[str, Json]] = {
 
 
 def transforms(answer: Answer) -> list[Json]:
-    """Return road -> calib and calib -> camera as the log's calibration has them."""
+    """Return the transforms road -> calib and calib -> camera from the log's calibration."""
     stamp = _stamp(answer.mono_time_ns)
     still = {"x": 0.0, "y": 0.0, "z": 0.0}
     return [
@@ -138,7 +138,7 @@ def transforms(answer: Answer) -> list[Json]:
 
 
 def calib_from_camera(rpy_rad: Rpy) -> NDArray[np.float64]:
-    """Return the (3, 3) rotation from the camera's axes to the calibrated frame's, y left, z up."""
+    """Return the (3, 3) rotation from the camera's axes to the calibrated frame (y left, z up)."""
     view_from_calib = VIEW_FROM_DEVICE @ rot_from_euler(rpy_rad)
     return np.asarray(FLU_FROM_FRD @ view_from_calib.T)
 
@@ -190,10 +190,10 @@ def picture(jpeg: bytes, mono_time_ns: int) -> Json:
 
 
 def camera_calibration(camera: Camera, size: tuple[int, int], mono_time_ns: int) -> Json:
-    """Return the intrinsics of pictures that were scaled to a size as foxglove.CameraCalibration.
+    """Return the intrinsics of scaled pictures as foxglove.CameraCalibration.
 
-    `camera`: of the frames. `size`: width and height of the pictures in pixels. `mono_time_ns`:
-    stamp.
+    `camera`: the camera of the frames. `size`: width and height of the pictures in pixels.
+    `mono_time_ns`: timestamp.
     """
     width, height = size
     scaling = np.diag([width / camera.width, height / camera.height, 1.0])
@@ -214,8 +214,8 @@ def camera_calibration(camera: Camera, size: tuple[int, int], mono_time_ns: int)
 def quaternion(rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a rotation matrix as a unit quaternion (x, y, z, w), w >= 0.
 
-    By the eigenvector to the largest eigenvalue of Bar-Itzhack's matrix (New method for extracting
-    the quaternion from a rotation matrix, 2000), which has no special cases.
+    It is the eigenvector to the largest eigenvalue of Bar-Itzhack's matrix (New method for
+    extracting the quaternion from a rotation matrix, 2000), which needs no special cases.
     """
     r = np.asarray(rotation, np.float64)
     k = np.array(

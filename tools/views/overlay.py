@@ -1,4 +1,7 @@
-"""One camera frame with the model's answer drawn over it, and a bar with its numbers."""
+"""Draws the model's answer over one camera frame, with a bar of numbers below.
+
+Lane lines, road edges and the planned path are strips on the road; the lead vehicle has a frame.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from tools.messages.camera import project
 from tools.views.answer import Answer, Curve, Lead, Rpy
 from tools.views.canvas import Canvas, Color, Points, text_size
 
-# Half the width of a car, for the ribbon that shows where it would drive; of a line on the road.
+# Half the width of a car, for the strip of the planned path, and of a line on the road.
 HALF_CAR_M = 0.9
 HALF_LINE_M = 0.08
-# Where drawing starts and ends; nearer is under the bonnet, further is a pixel wide.
+# Range of drawing: nearer is under the hood, farther is one pixel wide.
 NEAR_M = 3.0
 FAR_M = 90.0
-# Points along a curve; the model's own are up to 12 m apart, which shows as corners.
+# Distance of points along a curve. The model's own are up to 12 m apart, which shows as corners.
 STEP_M = 1.0
-# An improbable line stays just visible.
+# Opacity of improbable lines, which stay just visible.
 MIN_OPACITY = 0.12
 MIN_LEAD_PROBABILITY = 0.5
 LEAD_WIDTH_M = 1.8
-# The middle of a car's back over the road.
+# Height of the center of a car's back over the road.
 LEAD_HEIGHT_M = 0.7
 # Execution times beyond one period at 20 Hz are shown as a warning.
 BUDGET_MS = 50.0
 
-# Of the bar: columns and their widths in characters.
+# Columns of the bar and their widths in characters.
 CELL_CHARACTERS = {
     "frame": 8,
     "time": 9,
@@ -52,20 +55,20 @@ INK: Color = (15, 23, 42)
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """What is known of a frame beside its picture."""
+    """The facts on a frame besides its picture."""
 
-    frame_id: int  # of the main camera
-    time_s: float  # since the first frame
-    missing: int  # frames that are missing just before it
-    execution_ms: float | None  # measured time of the model; None where nobody knows
-    answer: Answer | None  # of the model; None where it has none for this frame
+    frame_id: int  # frame id of the main camera
+    time_s: float  # time since the first frame
+    missing: int  # number of frames missing before it
+    execution_ms: float | None  # measured execution time of the model; None if unknown
+    answer: Answer | None  # the model's answer; None if there is none for this frame
 
 
 def draw_overlay(rgb: NDArray[np.uint8], camera: Camera | None, facts: FrameFacts) -> None:
-    """Draw into a picture.
+    """Draw the overlay into a picture.
 
-    `rgb`: (h, w, 3) uint8, modified. `camera`: intrinsics of the picture; None: only the numbers
-    are drawn. `facts`: what is drawn.
+    `rgb`: (h, w, 3) uint8, modified. `camera`: intrinsics of the picture; None: draw only the
+    numbers. `facts`: the data to draw.
     """
     canvas = Canvas(rgb)
     answer = facts.answer
@@ -89,15 +92,15 @@ def _draw_road(canvas: Canvas, answer: Answer, camera: Camera) -> None:
 
 
 def ribbon(curve_m: Curve, half_width_m: float, camera: Camera, rpy_rad: Rpy) -> Points:
-    """Return the outline of a strip along a curve on the road, in pixels; empty if none is seen.
+    """Return the outline of a strip along a curve on the road, in pixels; empty if invisible.
 
-    `curve_m`: (n, 3) calibrated frame: x forward, y right, z down. `half_width_m`: to either side.
-    `camera`: of the picture. `rpy_rad`: device_from_calib.
+    `curve_m`: (n, 3) in the calibrated frame: x forward, y right, z down. `half_width_m`: distance
+    of each edge from the curve. `camera`: camera of the picture. `rpy_rad`: device_from_calib.
     """
     curve = curve_m[np.isfinite(curve_m).all(axis=1)]
     if len(curve) < 2:
         return np.zeros((0, 2))
-    # Only as far as it leads ahead: where it turns back there is no one y for an x.
+    # Use points with increasing x only, since interpolation needs one y per x.
     ahead = np.concatenate([[True], np.diff(np.maximum.accumulate(curve[:, 0])) > 0])
     curve = curve[ahead]
     first, last = max(NEAR_M, curve[0, 0]), min(FAR_M, curve[-1, 0])
@@ -113,7 +116,7 @@ def ribbon(curve_m: Curve, half_width_m: float, camera: Camera, rpy_rad: Rpy) ->
 
 
 def _draw_lead(canvas: Canvas, lead: Lead, answer: Answer, camera: Camera) -> None:
-    """Draw corners around the back of the vehicle ahead, with distance and speed below."""
+    """Draw corners around the back of the lead vehicle, with distance and speed below."""
     z = answer.height_m - LEAD_HEIGHT_M
     sides = np.array([[lead.x_m, lead.y_m + sign * 0.5 * LEAD_WIDTH_M, z] for sign in (-1, 1)])
     (left, v), (right, _) = project(sides, camera, answer.rpy_rad)
@@ -142,14 +145,14 @@ def _draw_lead(canvas: Canvas, lead: Lead, answer: Answer, camera: Camera) -> No
 
 
 def _draw_bar(canvas: Canvas, facts: FrameFacts) -> None:
-    """Write the numbers into a dark bar at the bottom: a name above each value."""
+    """Write the numbers into a dark bar at the bottom, with a name above each value."""
     scale = _scale(canvas)
     cells = _cells(facts)
     line = 9 * scale
     height = 2 * line + 5 * scale
     top = canvas.height - height
     canvas.box(0, top, canvas.width, height, (INK, 0.72))
-    # Columns keep their places whatever the values, so that nothing jumps from frame to frame.
+    # Columns have fixed positions, so that values do not move from frame to frame.
     step = canvas.width / sum(CELL_CHARACTERS[name] for name, _, _ in cells)
     u = 0.0
     for name, value, color in cells:
@@ -181,7 +184,7 @@ def _cells(facts: FrameFacts) -> list[tuple[str, str, Color]]:
 
 
 def _draw_marks(canvas: Canvas, facts: FrameFacts) -> None:
-    """Write what is out of the ordinary at the top: a drop, no answer, what the model wants."""
+    """Write notable events at the top: dropped frames, no or invalid answer, maneuvers."""
     scale = _scale(canvas)
     marks: list[tuple[str, Color]] = []
     if facts.missing:
@@ -204,5 +207,5 @@ def _draw_marks(canvas: Canvas, facts: FrameFacts) -> None:
 
 
 def _scale(canvas: Canvas) -> int:
-    """Return pixels of a font's cell: 2 for 960 columns, 4 for 1928."""
+    """Return the pixels per font cell: 2 for 960 columns, 4 for 1928."""
     return int(max(1, round(canvas.width / 520)))

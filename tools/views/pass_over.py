@@ -1,6 +1,6 @@
-"""One pass over a drive and the log that was made from it: each frame with the model's answer.
+"""Reads a drive and the log made from it together: each frame with the model's answer.
 
-Frames are found by frame id, so that both are read only once.
+Frames and answers are matched by frame id, so both are read only once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Written:
-    """What came of a pass."""
+    """The output file and frame counts of a pass."""
 
-    file: Path  # that was written
-    frames: int = 0  # of the drive
-    answered: int = 0  # those that have an answer
+    file: Path  # the output file
+    frames: int = 0  # number of frames of the drive
+    answered: int = 0  # number of frames with an answer
     on_frame: Callable[[], None] = lambda: None  # called after each frame
 
     def count(self, *, answered: bool) -> None:
@@ -45,19 +45,19 @@ class Written:
         self.on_frame()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for ``--json``."""
+        """Return the counts for ``--json``."""
         return {"file": str(self.file), "frames": self.frames, "answered": self.answered}
 
 
 def pass_over(
     drive: Drive, log: Path, written: Written, limit: int | None = None
 ) -> Generator[tuple[Frame, FrameFacts], None, None]:
-    """Yield each frame of the main camera with what is known of it; counts them in `written`.
+    """Yield each frame of the main camera with its facts, and count frames in `written`.
 
-    A frame is valid until the next one is asked for; close the iterator before the drive. Frames
-    behind the log's last answer are left out: a replay may have been stopped there.
+    A frame is valid until the next one is requested; close the iterator before the drive. Frames
+    after the log's last answer are omitted, since the replay may have been stopped there.
 
-    `drive`: an open drive. `log`: what a daemon said of it. `written`: gets the counts. `limit`:
+    `drive`: an open drive. `log`: a daemon's log of it. `written`: receives the counts. `limit`:
     stop after this many frames.
 
     Raises:
@@ -65,14 +65,14 @@ def pass_over(
         LogError: the log cannot be read.
     """
     times = measured_ms(log)
-    tally = _Facts(times)
+    builder = _FactsBuilder(times)
     mounting = drive.info.mounting
     reader = AnswerReader(mounting.rpy_rad, mounting.height_m)
     with followed(drive) as frames:
         for answer in _answers(log, reader):
             for frame in frames.until(answer.frame_id):
                 is_answered = frame.frame_id == answer.frame_id
-                yield frame, tally.of(frame, answer if is_answered else None)
+                yield frame, builder.of(frame, answer if is_answered else None)
                 written.count(answered=is_answered)
                 if written.frames == limit:
                     return
@@ -83,7 +83,7 @@ def pass_over(
             )
 
 
-class _Facts:
+class _FactsBuilder:
     def __init__(self, times_ms: dict[int, float]) -> None:
         self._measured_ms = times_ms
         self._start_ns: int | None = None
@@ -120,9 +120,9 @@ def _answers(log: Path, reader: AnswerReader) -> Iterator[Answer]:
 
 
 def measured_ms(log: Path) -> dict[int, float]:
-    """Return the times that a deterministic replay keeps beside its log; none where it is none.
+    """Return the execution times that a deterministic replay stores with its log, in ms.
 
-    The result is milliseconds by frame id, of the frames that the model ran on.
+    The result is by frame id, for frames on which the model ran; empty for other logs.
     """
     path = frames_path(log)
     if not path.exists():
@@ -138,7 +138,7 @@ def measured_ms(log: Path) -> dict[int, float]:
 
 
 class FrameFollower:
-    """The main camera's frames, up to the one that the log has come to."""
+    """The main camera's frames, read up to the frame of the log's current answer."""
 
     def __init__(self, moments: Iterator[Moment], stream: str) -> None:
         self._moments = moments
@@ -147,9 +147,9 @@ class FrameFollower:
         self.matched = 0
 
     def until(self, frame_id: int) -> Iterator[Frame]:
-        """Yield the frames that precede a frame, and that frame if there is one.
+        """Yield the frames before a frame id, and the frame with that id if there is one.
 
-        Valid until the next one is asked for.
+        Each frame is valid until the next one is requested.
         """
         while True:
             frame, self._next = self._next, None
@@ -174,7 +174,7 @@ class FrameFollower:
 
 
 def main_stream(drive: Drive) -> str:
-    """Return the stream that the daemon takes as its main camera."""
+    """Return the stream that the daemon uses as its main camera."""
     return next(name for name in DAEMON_STREAMS if name in drive.info.formats)
 
 

@@ -1,10 +1,10 @@
-"""A drive with the model's answer as a file to watch: a video with the overlay, or for rerun.
+"""Writes a drive with the model's answer as a file to watch: an overlay video, or for rerun.
 
-The video is H.264 in MP4, each frame of the drive at its time. Entities of the recording for the
-rerun viewer (extra ``rerun``): ``road`` is the space, x forward, y left, z up, on the road below
-the camera; in it are the plan, lane lines, road edges and leads, and the camera with its pictures.
-``numbers/*`` are plotted. Its timelines are ``frame`` (frame id) and ``drive`` (seconds since the
-first frame). av and rerun are imported lazily.
+The video is H.264 in MP4, with each frame of the drive at its time. The recording for the rerun
+viewer (extra ``rerun``) has these entities: ``road`` is the 3D space (x forward, y left, z up, on
+the road below the camera) with the plan, lane lines, road edges, leads, and the camera with its
+pictures; ``numbers/*`` are plots. Its timelines are ``frame`` (frame id) and ``drive`` (seconds
+since the first frame). av and rerun are imported lazily.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tools.views.foxglove import CAR_M, FLU_FROM_FRD, MIN_LEAD_PROBABILITY, cali
 from tools.views.overlay import AMBER, BLUE, GREEN, RED, FrameFacts, draw_overlay
 from tools.views.pass_over import Written, main_stream, pass_over, planes, rgb_of
 
-# Constant quality: text and thin lines stay sharp, a minute of 1928x1208 takes some 30 MB.
+# Constant quality keeps text and thin lines sharp; a minute of 1928x1208 takes some 30 MB.
 QUALITY = {"crf": "23", "preset": "veryfast"}
-# Times are counted in these, as in transport streams: usual rates are whole numbers of them.
+# Clock rate of timestamps, as in transport streams; usual frame periods are whole numbers of ticks.
 TICKS_PER_S = 90_000
 
 
 def write_overlay_video(
     drive: Drive, log: Path, written: Written, limit: int | None = None
 ) -> None:
-    """Write the overlay video of a drive; the file appears in full or not at all.
+    """Write the overlay video of a drive; the file is written atomically.
 
-    A frame that is missing in the drive is shown as its predecessor for that long.
+    In place of a missing frame, the previous one is shown longer.
 
-    `drive`: an open drive. `log`: what a daemon said of it. `written`: names the MP4 file, and gets
-    the counts. `limit`: stop after this many frames.
+    `drive`: an open drive. `log`: a daemon's log of it. `written`: has the path of the MP4 file and
+    receives the counts. `limit`: stop after this many frames.
 
     Raises:
         ToolError: the drive or the log cannot be read, or the file cannot be written.
@@ -101,9 +101,9 @@ class _Encoder:
             self._container.close()
 
     def add(self, rgb: Any, time_s: float) -> None:
-        """Append a picture that is shown this long after the first."""
+        """Append a picture to be shown at this time after the first."""
         picture: Any = self._av.VideoFrame.from_ndarray(rgb, format="rgb24")
-        # A recording's times may stand still; those of a video may not.
+        # Timestamps of a recording can repeat; those of a video cannot.
         picture.pts = max(self._next, round(time_s * TICKS_PER_S))
         picture.time_base, self._next = self._tick, picture.pts + 1
         self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))
@@ -113,10 +113,10 @@ COPY_BYTES = 1 << 20
 
 
 def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = None) -> None:
-    """Write a recording; the file appears in full or not at all.
+    """Write a recording for the rerun viewer; the file is written atomically.
 
-    `drive`: an open drive. `log`: what a daemon said of it. `written`: names the .rrd file, and
-    gets the counts. `limit`: stop after this many frames.
+    `drive`: an open drive. `log`: a daemon's log of it. `written`: has the path of the .rrd file
+    and receives the counts. `limit`: stop after this many frames.
 
     Raises:
         ModuleNotFoundError: the extra ``rerun`` is not installed.
@@ -124,7 +124,7 @@ def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = N
     """
     output = written.file
     try:
-        # rerun opens the file itself; whole_file gives it its name when it is whole.
+        # rerun opens files itself, so it writes a draft, which is then copied.
         with whole_file(output) as file:
             directory = output.resolve().parent
             with tempfile.TemporaryDirectory(dir=directory, prefix=".rerun.") as beside:
@@ -134,7 +134,7 @@ def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = N
                     while piece := source.read(COPY_BYTES):
                         file.write(piece)
     except (OSError, RuntimeError) as error:
-        # rerun says RuntimeError where its own thread could not write.
+        # rerun raises RuntimeError if its own thread could not write.
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"{output}: cannot be written ({reason}); free some disk space or name another file"
@@ -144,7 +144,7 @@ def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = N
 def _record(drive: Drive, log: Path, draft: Path, written: Written, limit: int | None) -> None:
     import rerun
 
-    # The identity of the drive: the same input gives the same recording id.
+    # The drive's identity as recording id: the same input gives the same id.
     with (
         rerun.RecordingStream("modeld", recording_id=drive.info.identity) as stream,
         closing(pass_over(drive, log, written, limit)) as frames,
@@ -161,7 +161,7 @@ class _Recorder:
         self._rr = rerun
         self._stream = stream
         self._camera = camera
-        # x forward, y left, z up.
+        # Forward-left-up: x forward, y left, z up.
         stream.log("road", rerun.ViewCoordinates.FLU, static=True)
 
     def add(self, frame: Frame, facts: FrameFacts) -> None:
@@ -175,7 +175,7 @@ class _Recorder:
         if facts.execution_ms is not None:
             self._number("execution_ms", facts.execution_ms)
         if facts.answer is None:
-            # What was said of the frame before is not shown for this one.
+            # Do not show the answer to an earlier frame.
             self._stream.log("road/model", self._rr.Clear(recursive=True))
         else:
             self._answer(facts.answer, (luma.shape[1], luma.shape[0]))

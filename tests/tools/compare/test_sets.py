@@ -106,7 +106,7 @@ def test_what_is_no_directory_of_logs_is_refused(logs: Logs, modeld: Modeld) -> 
 def test_candidates_stand_side_by_side(logs: Logs, modeld: Modeld, tmp_path: Path) -> None:
     places = [logs("old"), logs("near", -1.72, ms=11.0), logs("far", -1.9, ("a", "b", "c"), 9.0)]
     said = modeld(0, "compare", "--table", *places, "--gate", "left_line_10m_max_m < 0.09").out
-    assert "left out, as not all have it: c" in said
+    assert "omitted, since not all have them: c" in said
     lines = {line.split("  ")[0]: line.split() for line in said.splitlines()}
     assert lines["left_line_10m"][1:] == ["m", "0,", "0", "0.08,", "0.08", "0.1,", "0.1"]
     assert lines["artifact"][-3:] == ["10,000", "11,000", "9,000"]

@@ -122,7 +122,7 @@ def test_what_is_lost_does_not_shift_the_pictures(
     assert set(drive.info.formats) == {stream for stream in lost if lost[stream] != IDS}
     without = drive.info.facts.get("moments without a picture")
     assert without == "3 of road" or name != "events that begin late"
-    leads = "no fcamera.hevc; the wide camera alone leads" in caplog.text
+    leads = "no fcamera.hevc; only the wide camera is used" in caplog.text
     assert leads is (name == "no road video")
 
 
@@ -249,7 +249,7 @@ def test_directory_without_a_number_takes_that_of_its_log(tmp_path: Path) -> Non
         # Neither count nor sizes nor key frames say whether the file begins at 0 or at 10.
         (
             [Track(range(10, 30), first_id=10, has_sizes=False, indexed=range(10, 25))],
-            r"which picture is which frame cannot be told",
+            r"pictures cannot be matched to frames",
         ),
     ],
     ids=["no video", "another size", "ambiguous start"],

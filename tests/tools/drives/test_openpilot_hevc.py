@@ -241,7 +241,7 @@ def test_file_that_shrinks_while_it_is_read_is_refused(
     _read(reader, 0)
     with path.open("rb+") as file:
         file.truncate(500)
-    with pytest.raises(DriveError, match="somebody is writing to the file"):
+    with pytest.raises(DriveError, match="another process is writing to the file"):
         _read(reader, COUNT - 1)
 
 

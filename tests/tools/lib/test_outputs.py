@@ -25,7 +25,7 @@ from tests.tools.conftest import Modeld
 from tests.tools.messages import event_of
 from tools.commands import exec as exec_command
 from tools.errors import UsageError
-from tools.example_models.write import write_models
+from tools.example_models import write_models
 from tools.lib.named_file import check_outputs
 from tools.timing.run_parts import write_trace
 

@@ -15,10 +15,10 @@ from cereal.transport.base import MemoryTransport
 from modeld.bus import DAEMON_SERVICES
 from tests.tools.live.speaker import message, unpacked
 from tools.errors import UsageError
-from tools.live.bus_feed import LiveOptions, Seen
+from tools.live.bus_feed import Delivery, LiveOptions
 from tools.live.fields import (
     MAX_FIELDS,
-    FieldEar,
+    FieldSubscriptions,
     Sample,
     catalogue,
     parse_field,
@@ -187,7 +187,7 @@ def test_a_layout_that_is_missing_is_one_line(tmp_path: Path) -> None:
 def test_fields_are_heard_while_somebody_looks_at_them() -> None:
     transport = MemoryTransport()
     publisher = transport.publisher("carState")
-    ear = FieldEar(transport)
+    ear = FieldSubscriptions(transport)
     fields = {one.text: one for one in parse_fields(["carState.vEgo", "carState.leftBlinker"])}
     ear.listen(fields, 0.0)
     publisher.send(message("carState", 0, 1))
@@ -205,7 +205,7 @@ def test_a_field_that_nobody_sends_or_that_cannot_be_heard_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transport = MemoryTransport()
-    ear = FieldEar(transport)
+    ear = FieldSubscriptions(transport)
     members = {field.name for field in fields_of(log.Event.schema) if field.in_union}
     # The schema has members of years ago that are on no bus.
     old = parse_fields(sorted(members - SERVICES.keys()))
@@ -234,7 +234,7 @@ def test_a_viewer_gets_the_samples_of_its_own_fields() -> None:
         viewer.order(json.dumps({"fields": ["carState.vEgo", "carState.nope", 7]}))
         assert list(source.fields()) == ["carState.vEgo"]
         samples: list[Sample] = [("carState.vEgo", 1.0, 20.0), ("carState.aEgo", 1.0, 0.5)]
-        source.deliver(Seen(1, [], moments, samples))
+        source.deliver(Delivery(1, [], moments, samples))
         found, _ = unpacked(await source.next(viewer, None))
         assert found["samples"] == {"carState.vEgo": [[1.0], [20.0]]}
         viewer.order(json.dumps({"got": 1}))

@@ -15,10 +15,10 @@ from modeld.vehicle.cameras import VIEW_FROM_DEVICE, Camera, DeviceCameras, rot_
 from tests.tools.live.speaker import ANSWERS, CAMERA, DEVICE, MS, message, unpacked
 from tests.tools.messages import damaged
 from tools.errors import UsageError
-from tools.live.bus_feed import LiveOptions, Seen
+from tools.live.bus_feed import Delivery, LiveOptions
 from tools.live.messages import CameraTable, Moment, Shown, describe_answer, pack, project_answer
 from tools.live.newest import COLUMNS, Newest, Row, Surroundings, describe_health
-from tools.live.server import Address, _may_ask, _name_of, _page_files, open_socket, url_of
+from tools.live.server import Address, _is_allowed, _name_of, _page_files, open_socket, url_of
 from tools.live.viewers import LiveSource, Viewer
 
 TABLE = CameraTable()
@@ -157,9 +157,9 @@ def live_source(*viewers: Viewer) -> LiveSource:
     return source
 
 
-def seen(number: int) -> Seen:
+def seen(number: int) -> Delivery:
     rows: list[Row] = [(float(number),) * len(COLUMNS)]
-    return Seen(number, rows, {"road": ({"kind": "moment", "number": number}, b"")})
+    return Delivery(number, rows, {"road": ({"kind": "moment", "number": number}, b"")})
 
 
 def test_each_viewer_gets_the_newest_and_all_rows() -> None:
@@ -222,8 +222,8 @@ def test_orders_that_mean_nothing_are_passed_over(text: str) -> None:
     ],
 )
 def test_only_names_of_this_machine_are_answered(host: str, local: bool, exposed: bool) -> None:
-    assert _may_ask(_name_of(host), Address("127.0.0.1", 0)) is local
-    assert _may_ask(_name_of(host), Address("0.0.0.0", 0, is_exposed=True)) is exposed  # noqa: S104 - compared with
+    assert _is_allowed(_name_of(host), Address("127.0.0.1", 0)) is local
+    assert _is_allowed(_name_of(host), Address("0.0.0.0", 0, is_exposed=True)) is exposed  # noqa: S104 - compared with
 
 
 def test_addresses_of_other_machines_are_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -165,7 +165,7 @@ def test_a_ninth_viewer_is_told_so_and_has_a_place_when_another_goes(logged: Vie
             more = await session.ws_connect(address)
             closed = await more.receive()
             assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1013)
-            assert closed.extra == "8 pages watch already"
+            assert closed.extra == "8 pages are connected already"
             await first[0].close()
             again = await session.ws_connect(address)
             hello, _ = unpacked(await again.receive_bytes())

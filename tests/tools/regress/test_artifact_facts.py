@@ -95,7 +95,7 @@ def manifest(source: str, name: str) -> Any:
             HELPERS.replace("HALF", "0.6f"),
             KERNEL,
             "k_old",
-            "is defined otherwise: float",
+            "definitions that kernels use differ: float",
         ),
         # A helper that another kernel of the program needs is none of this one's.
         (HELPERS + HELPERS.replace("float", "float8"), KERNEL, "k_old", ""),

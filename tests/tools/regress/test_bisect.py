@@ -20,7 +20,7 @@ pytestmark = pytest.mark.opencl
 
 NODE = "/stages.1/blocks.0/mlp.fc2/Conv"
 READ_BACKWARDS = "bias[%d - i] + mode[i] * (light"
-SAME_WEIGHTS = "A's kernels with B's weights answer like B, bit by bit"
+SAME_WEIGHTS = "A's kernels with B's weights give the same bits as B"
 
 
 def bisected(modeld: Modeld, one: Any, other: Path, code: int) -> dict[str, Any]:

@@ -118,7 +118,7 @@ TINY = {
     "a frame dropped": Row(
         wrap(VideoDrive, "moments", leave_out_a_moment),
         (
-            "frame 5 was taken, and is not",
+            "frame 5 was processed, and is not now",
             "frame 6: frames counted as missing before it: 0 before, 1 now",
             "^frames: frame 6: whether it was published: yes before, no now",
             r"modelV2: missing in 2 frames, first at 5\b",

@@ -34,7 +34,7 @@ def test_a_weight_changed_by_a_thousandth(planted: Planted, modeld: Modeld) -> N
     text = explained(planted, modeld, *more, model=model)
     for pattern in (
         r"modelV2\.\S+: \w+ in \d+ frames from 0 on",
-        "all inputs of the program are those of the reference",
+        "all inputs of the program equal the reference's",
         rf"first kernel that differs: \w+, launch \d+ of \d+, nodes {WEIGHT_NODE}",
         r"its source is the same; its weights differ: \w+ float32\[.*\], 1 of \d+ values differ",
         r"1 of \d+ values differ, by at most 0\.001 ",
@@ -129,11 +129,11 @@ def test_the_clean_program_is_what_its_models_say(
 
     monkeypatch.setattr("modeld.daemon.fill_camera_odometry", zeroing)
     text = explained(planted, modeld, "--baseline", planted.model)
-    assert "the cause lies after the program" in text
+    assert "the cause is after the program" in text
     assert "cameraOdometry.trans" in text
     text = explained(planted, modeld, "--onnx", *planted.onnx)
-    found = re.search(r"(\d+) of (\d+) results of kernels are those of the numpy interpreter", text)
+    found = re.search(r"(\d+) of (\d+) results of kernels are equal to the numpy interpreter", text)
     assert found
     assert found[1] == found[2]
-    wanted = "that takes --baseline ARTIFACT (the reference was made by"
+    wanted = "use --baseline ARTIFACT (the reference was made by"
     assert wanted in explained(planted, modeld)

@@ -105,7 +105,7 @@ def test_kept_results_are_taken_up_and_damaged_ones_made_again(
 
 def test_a_full_disk_keeps_what_was_kept(work: WorkDirectory, tmp_path: Path) -> None:
     work.store(JobResult("a" * 64, digest="kept"))
-    said = "free some disk space, then go on with --work"
+    said = "free some disk space, then continue with --work"
     with full_disk(), pytest.raises(ToolError, match=said):
         work.store(JobResult("b" * 64))
     assert work.count() == len(list(work.path.iterdir())) == 1

@@ -24,8 +24,8 @@ from tools.regress.judge.leaves import (
     Scale,
     decode_column,
     encode_column,
-    put_together,
-    take_apart,
+    join_event,
+    split_event,
 )
 from tools.regress.judge.packing import FieldRule, content_digest, pack, rule_of, unpack
 from tools.regress.judge.reference import (
@@ -108,7 +108,7 @@ def test_what_differs_is_named(tmp_path: Path, changes: dict[str, str], said: st
 
 def test_no_reference_at_all_and_none_of_this_drive(tmp_path: Path) -> None:
     store = ReferenceStore(tmp_path / "none")
-    with pytest.raises(RegressionReferenceError, match="found none at all"):
+    with pytest.raises(RegressionReferenceError, match="found none;"):
         store.find(key_of(RESULT), "route|2023--5")
     key = replace(REFERENCE.key, drive="c" * 64)
     store.write(replace(REFERENCE, key=key, drive=replace(REFERENCE.drive, name="other")))
@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_the_old_reference(tmp_path: Path) -> None:
     before = path.read_bytes()
     with (
         full_disk(),
-        pytest.raises(ToolError, match="No space left on device; what was there before is"),
+        pytest.raises(ToolError, match="No space left on device; the previous file is"),
     ):
         store.write(replace(REFERENCE, digest="f" * 64))
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
@@ -281,14 +281,14 @@ def _table(count: int) -> FrameTable:
 
 def test_a_message_comes_back_from_its_leaves() -> None:
     event = read_event(_model(3))
-    leaves = take_apart(event, lambda *_: False)
+    leaves = split_event(event, lambda *_: False)
     values = {path: iter(row) for path, row in leaves.values.items()}
-    again = read_event(put_together(json.loads(leaves.skeleton), values))
+    again = read_event(join_event(json.loads(leaves.skeleton), values))
     assert str(again) == str(event)
     # Its digest is what references have stored.
     event = new_event("cameraOdometry", mono_time_ns=7, valid=True)
     event.cameraOdometry.frameId = 5
-    leaves = take_apart(read_event(event.to_bytes()), lambda *_: False)
+    leaves = split_event(read_event(event.to_bytes()), lambda *_: False)
     assert json.loads(leaves.skeleton)["valid"] == "b"
     text = json.dumps(json.loads(leaves.skeleton), separators=(",", ":")).encode()
     rows = b"".join(repr(row).encode() for row in leaves.values.values())

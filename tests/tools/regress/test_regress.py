@@ -176,7 +176,7 @@ def test_a_changed_input_is_told_from_a_changed_program(
     first = drive["changes"][0]
     assert first["kind"] == "input"
     assert "input wide_transform differs from frame" in first["text"]
-    assert "the cause lies before the program" in first["text"]
+    assert "the cause is before the program" in first["text"]
     assert drive["comparison"]["findings"]
 
 
@@ -306,7 +306,7 @@ def test_a_dropped_frame_is_named() -> None:
         input_crc={name: column[keep] for name, column in TABLE.input_crc.items()},
     )
     assert [change.text for change in frame_changes(TABLE, now)] == [
-        "frame 13 was taken, and is not",
+        "frame 13 was processed, and is not now",
         "frame 14: frames counted as missing before it: 0 before, 1 now",
     ]
     published = np.array([True, True, False, False, True, True])

@@ -56,7 +56,7 @@ from tools.playback.model import MONITORING, read_artifact_of, read_driving_arti
 from tools.regress.arguments import add_arguments, check_arguments
 from tools.regress.cluster import run_jobs_on_cluster
 from tools.regress.explain.bisect import bisect
-from tools.regress.explain.explain import Beliefs, Explanation, explain
+from tools.regress.explain.explain import ExplainSources, Explanation, explain
 from tools.regress.job import Job, JobResult, parse_shard
 from tools.regress.judge.reference import ReferenceStore
 from tools.regress.judge.references import (
@@ -166,12 +166,12 @@ def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
 def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:
     """Return why the first drives changed."""
     onnx = None if args.onnx is None else tuple(args.onnx)
-    held = Beliefs(plan.model, plan.device, plan.baseline, onnx)
+    sources = ExplainSources(plan.model, plan.device, plan.baseline, onnx)
     changed = [drive for drive in verdict.drives if drive.status == "changed"]
     found = []
     for drive in changed[:EXPLAINED_DRIVES]:
         try:
-            found.append(explain(drive, plan.options, held))
+            found.append(explain(drive, plan.options, sources))
         except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
             # The verdict stands, whatever keeps it from being explained.
             found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))

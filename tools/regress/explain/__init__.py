@@ -1,1 +1,1 @@
-"""Finds why a drive or a time changed: the first frame, the first kernel."""
+"""Explains why the outputs or the time of a drive changed: the first frame, the first kernel."""

@@ -1,7 +1,8 @@
 """Compares the manifests of two artifacts to find why they differ, for ``--bisect``.
 
-Models by their digests, weights by the values that kernels of the same nodes read, whatever their
-order, kernels by their texts, binaries by device and driver.
+Models are compared by digest, kernels by source text, and binaries by device and driver. Weights
+are compared by the values that kernels of the same ONNX nodes read, in any order. Each result is a
+`Fact` for or against one of the possible causes.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ Cause = Literal["weights", "graph", "code generation", "driver"]
 CAUSES: Final[tuple[Cause, ...]] = ("weights", "graph", "code generation", "driver")
 
 SHOWN: Final = 4
-# What the compiler puts before the models and between them is named so.
+# Prefixes of nodes that the compiler adds before and between the models.
 FRAME_PROGRAM: Final = ("warp/", "queue/", "vision/")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that the manifests say."""
+    """One finding from the manifests."""
 
-    about: Cause
-    differs: bool  # whether it speaks for it
-    text: str  # one line
+    about: Cause  # the cause that it is about
+    differs: bool  # True: it supports the cause; False: it speaks against it
+    text: str  # one line for the user
 
 
 def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    """Return what the models and their nodes say."""
+    """Return the facts on the models and their nodes."""
     facts = []
     theirs = {model.role: model for model in b.models}
     left, right = _nodes(a), _nodes(b)
@@ -54,12 +55,12 @@ def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
         if gone:
             shown = ", ".join(sorted(gone)[:SHOWN])
             more = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
-            # Of the same files the same nodes come: one that no kernel names was folded.
+            # Equal models have equal nodes. A node that no kernel names was folded.
             ours = any(name.startswith(FRAME_PROGRAM) for name in gone)
             folded = "" if changed or ours else "; the models are the same, so it was folded"
             text = f"nodes that only kernels of {side} name: {shown}{more}{folded}"
             facts.append(Fact("graph", changed or ours, text))
-    one, other = (_computing(side.metadata.get("interface", {})) for side in (a, b))
+    one, other = (_without_labels(side.metadata.get("interface", {})) for side in (a, b))
     if left == right:
         facts.append(Fact("graph", False, f"{count_text(len(left), 'node')}, of the same names"))
     return [
@@ -72,12 +73,12 @@ def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
     ]
 
 
-def _computing(value: Any) -> Any:
-    """Return metadata without what computes nothing: names of checkpoints, and reasons."""
+def _without_labels(value: Any) -> Any:
+    """Return metadata without keys that do not affect results: checkpoint names and reasons."""
     if isinstance(value, Mapping):
         silent = ("checkpoint", "reason")
-        return {key: _computing(item) for key, item in value.items() if key not in silent}
-    return [_computing(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_labels(item) for key, item in value.items() if key not in silent}
+    return [_without_labels(item) for item in value] if isinstance(value, list) else value
 
 
 def _nodes(manifest: Manifest) -> frozenset[str]:
@@ -85,14 +86,14 @@ def _nodes(manifest: Manifest) -> frozenset[str]:
 
 
 def weight_facts(a: Artifact, b: Artifact) -> list[Fact]:
-    """Return what the values of weights say; their order is the compiler's choice."""
+    """Return the facts on the values of weights; their order is the compiler's choice."""
     if fits(a, b):
         return _facts_of_pairs(a, b)
     return [_fact_of_pieces(a, b)]
 
 
 def _facts_of_pairs(a: Artifact, b: Artifact) -> list[Fact]:
-    """Compare weights that lie at the same places."""
+    """Compare the weights of two artifacts with the same buffers."""
     specs = _weights(a)
     changed: list[tuple[BufferSpec, Difference]] = []
     moved: list[tuple[BufferSpec, Difference]] = []
@@ -127,12 +128,12 @@ def _first(manifest: Manifest, found: Sequence[tuple[BufferSpec, Difference]]) -
 
 
 def _bits(array: Array) -> Array:
-    """Return the values' bits, sorted."""
+    """Return the bit patterns of the values, sorted."""
     return np.sort(array.view(f"u{array.itemsize}"))
 
 
 def _fact_of_pieces(a: Artifact, b: Artifact) -> Fact:
-    """Compare weights that are packed otherwise: the values that kernels of the same nodes read."""
+    """Compare differently packed weights by the values that kernels of the same nodes read."""
     groups = Groups()
     for manifest in (a.manifest, b.manifest):
         for names in _read_by(manifest).values():
@@ -148,7 +149,7 @@ def _fact_of_pieces(a: Artifact, b: Artifact) -> Fact:
         if any(counts):
             differing.append(piece)
     text = (
-        f"{len(_weights(a))} weights in A, {len(_weights(b))} in B, packed otherwise; of their "
+        f"{len(_weights(a))} weights in A, {len(_weights(b))} in B, packed differently; of their "
         f"values {only[0]} are in A only, {only[1]} in B only"
     )
     if not differing:
@@ -163,7 +164,7 @@ def _fact_of_pieces(a: Artifact, b: Artifact) -> Fact:
 
 
 def _read_by(manifest: Manifest) -> dict[int, list[str]]:
-    """Return for each weight, by its number, the nodes of all kernels that read it."""
+    """Return for each weight, by buffer number, the nodes of all kernels that read it."""
     found: dict[int, list[str]] = {}
     for kernel in manifest.kernels:
         for index in kernel.args:
@@ -173,7 +174,7 @@ def _read_by(manifest: Manifest) -> dict[int, list[str]]:
 
 
 def _pieces(artifact: Artifact, groups: Groups) -> dict[str, Array]:
-    """Return by group of nodes the different values of floating point that its kernels read."""
+    """Return the distinct floating-point values that kernels read, by group of nodes."""
     found: dict[str, list[Array]] = {}
     for index, names in _read_by(artifact.manifest).items():
         spec = artifact.manifest.buffers[index]
@@ -197,17 +198,17 @@ def _readers(manifest: Manifest, spec: BufferSpec) -> list[str]:
 
 
 def fits(a: Artifact, b: Artifact) -> bool:
-    """Whether the kernels of one find the weights of the other where they look for their own."""
+    """Whether both artifacts have the same buffers, so that their data can be exchanged."""
     return [(s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in a.manifest.buffers] == [
         (s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in b.manifest.buffers
     ]
 
 
 def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    """Return what kernels and options say."""
+    """Return the facts on kernels and compiler options."""
     facts = []
     left, right = kernel_texts(a), kernel_texts(b)
-    # By their texts: a name may be kept, or be another one for the same text.
+    # Compare by text, since kernels can be renamed or can change under the same name.
     gone = [name for name, text in left.items() if text not in right.values()]
     new = [name for name, text in right.items() if text not in left.values()]
     if gone or new:
@@ -216,14 +217,14 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
         text = f"{len(gone)} of {len(left)} kernels of A have another text in B"
         facts.append(Fact("code generation", True, f"{text}: {shown}" if shown else text))
     before, now = definitions(a), definitions(b)
-    # What is defined in more programs, or for more conditions, is no other definition.
+    # A definition is unchanged if one side only has additional variants of it.
     changed = sorted(
         name
         for name in before.keys() & now.keys()
         if not (before[name] <= now[name] or now[name] <= before[name])
     )
     if changed:
-        text = f"what kernels use is defined otherwise: {'; '.join(changed[:SHOWN])}"
+        text = f"definitions that kernels use differ: {'; '.join(changed[:SHOWN])}"
         facts.append(Fact("code generation", True, text))
     for entry in a.entries:
         other = b.entry(entry.name)
@@ -237,7 +238,7 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
             text = f"compiled for {what} {ours or 'none'} in A, {theirs or 'none'} in B"
             facts.append(Fact("code generation", True, text))
     if bool(a.metadata.get("precision")) != bool(b.metadata.get("precision")):
-        facts.append(Fact("code generation", True, "one stores halves, the other does not"))
+        facts.append(Fact("code generation", True, "one stores values as fp16, the other does not"))
     if not facts:
         text = f"{count_text(len(left), 'kernel')}, all of the same text"
         facts.append(Fact("code generation", False, text))
@@ -245,7 +246,7 @@ def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
 
 
 def driver_facts(a: Manifest, b: Manifest) -> list[Fact]:
-    """Return what binaries say."""
+    """Return the facts on compiled binaries."""
     facts = []
     for what in ("device", "driver"):
         one, two = getattr(a.target, what), getattr(b.target, what)

@@ -1,9 +1,9 @@
 """Finds which of weights, graph, code generation or driver makes two artifacts differ.
 
-First what the manifests say: digests of models and weights, ONNX nodes, texts of kernels, row of
-device figures, device and driver of the binaries. Then experiments on a drive, all in one pass with
-the same inputs: A beside B; A's kernels with B's weights, where they fit; both built from source,
-without their binaries.
+It first compares the manifests: digests of models and weights, ONNX nodes, kernel texts, device
+row, and device and driver of the binaries. Then it plays a drive once with several programs on the
+same inputs: A and B; A's kernels with B's weights, if they fit; and both built from source, without
+their binaries. `Bisection` has the facts, the experiments and the conclusion.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from tools.regress.explain.artifact_facts import (
 from tools.regress.explain.launch_values import ROUNDING, Difference, compare_arrays
 
 Array = NDArray[Any]
-# After the first frame in which A and B differ, as many are played to see how far they go.
+# Number of frames played after the first difference between A and B, to measure its extent.
 FRAMES_AFTER: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Two programs on the same inputs."""
+    """The comparison of two programs on the same inputs."""
 
-    name: str  # what was run beside what
-    first_frame: int  # in which outputs differ in their bits; -1: in none
-    frames: int  # how many differ
-    played: int  # how many there were
-    worst: Difference | None  # largest difference; None where there is none
+    name: str  # the two programs
+    first_frame: int  # first frame whose outputs differ in any bit; -1: none
+    frames: int  # number of frames that differ
+    played: int  # number of frames played
+    worst: Difference | None  # largest difference; None if there is none
 
     @property
     def text(self) -> str:
-        """One line."""
+        """The result in one line."""
         if self.worst is None:
             return f"{self.name}: the same bits in {count_text(self.played, 'frame')}"
         return (
@@ -67,34 +67,34 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What a bisection found."""
+    """The result of a bisection."""
 
-    causes: tuple[Cause, ...]  # those that the facts speak for and no experiment excludes
-    facts: tuple[Fact, ...]  # of the manifests
-    experiments: tuple[Experiment, ...]  # on the drive
-    conclusion: str  # one line
+    causes: tuple[Cause, ...]  # causes that facts support and no experiment excludes
+    facts: tuple[Fact, ...]  # findings from the manifests
+    experiments: tuple[Experiment, ...]  # comparisons on the drive
+    conclusion: str  # one line for the user
 
     @property
     def is_same(self) -> bool:
-        """Whether A and B answer with the same bits."""
+        """Whether all outputs of A and B have the same bits."""
         return self.experiments[0].worst is None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as plain values."""
         return asdict(self)
 
 
 def bisect(
     artifacts: tuple[Path, Path], drive: str, options: DriveOptions, device: str | None
 ) -> Bisection:
-    """Say what makes two artifacts differ.
+    """Find the causes of the difference between two artifacts.
 
-    `artifacts`: A, the older one, and B. `drive`: one drive, as `open_drive` takes it. `options`:
-    how it is opened. `device`: OpenCL device; None: the best.
+    `artifacts`: A, the older one, and B. `drive`: one drive, as text for `open_drive`. `options`:
+    options for opening the drive. `device`: OpenCL device; None: the best.
 
     Raises:
         ToolError: an artifact or the drive cannot be used.
-        RuntimeFault: an artifact does not run here.
+        RuntimeFault: an artifact does not run on this device.
     """
     sides = read_driving_artifact(artifacts[0]), read_driving_artifact(artifacts[1])
     opened = choose_device(device)
@@ -105,11 +105,10 @@ def bisect(
     return _conclude(facts, experiments)
 
 
-class _Several(WrappedProgram):
-    """Programs on the same inputs; the first one answers to the daemon.
+class _ParallelPrograms(WrappedProgram):
+    """Several programs on the same inputs; the daemon receives the first one's outputs.
 
-    `pairs`: name of an experiment -> the two programs that it compares, by their names. `programs`:
-    by name; the first one answers.
+    `programs`: programs by name. `pairs`: experiment -> names of the two programs to compare.
     """
 
     def __init__(self, programs: Mapping[str, Any], pairs: Mapping[str, tuple[str, str]]) -> None:
@@ -118,7 +117,7 @@ class _Several(WrappedProgram):
         self.now: dict[str, Difference] = {}
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
-        """Run all, and compare what they say."""
+        """Run all programs and compare their outputs."""
         said = {name: program.run(inputs, entry) for name, program in self._programs.items()}
         self.now = {}
         for experiment, (one, other) in self._pairs.items():
@@ -133,17 +132,17 @@ class _Several(WrappedProgram):
         return first
 
     def reset(self) -> None:
-        """Reset the state buffers of all."""
+        """Reset the state buffers of all programs."""
         for program in self._programs.values():
             program.reset()
 
 
 class _StopError(Exception):
-    """Enough was seen."""
+    """Enough frames were compared; ends the drive."""
 
 
 def _variants(a: Artifact, b: Artifact) -> tuple[dict[str, Artifact], dict[str, tuple[str, str]]]:
-    """Return the artifacts that are run, and which of them are compared."""
+    """Return the artifacts to run, and the pairs to compare."""
     programs = {"A": a, "B": b}
     pairs = {"A and B": ("A", "B")}
     if fits(a, b):
@@ -182,9 +181,9 @@ def _experiment(
             name: stack.enter_context(load_program(artifact, device))
             for name, artifact in artifacts.items()
         }
-        several = _Several(programs, pairs)
+        several = _ParallelPrograms(programs, pairs)
 
-        def look(_moment: Moment, result: StepResult | None) -> None:
+        def compare_frame(_moment: Moment, result: StepResult | None) -> None:
             nonlocal played
             if result is None:
                 return
@@ -199,15 +198,20 @@ def _experiment(
 
         config = Config(demo=True, send_raw_predictions=False)
         with suppress(_StopError):
-            play(drive, Programs(several), _forget, PlaybackOptions(config=config, on_moment=look))
+            play(
+                drive,
+                Programs(several),
+                _discard,
+                PlaybackOptions(config=config, on_moment=compare_frame),
+            )
     return [
         Experiment(name, first.get(name, -1), counts[name], played, worst.get(name))
         for name in pairs
     ]
 
 
-def _forget(_data: bytes) -> None:
-    """Take an event that nobody reads."""
+def _discard(_data: bytes) -> None:
+    """Discard an event."""
 
 
 def _single(text: str, options: DriveOptions) -> str:
@@ -219,11 +223,11 @@ def _single(text: str, options: DriveOptions) -> str:
 
 def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisection:
     said = {experiment.name: experiment for experiment in experiments}
-    speaking = [fact.about for fact in facts if fact.differs]
-    causes: list[Cause] = [cause for cause in CAUSES if cause in speaking]
+    supported = [fact.about for fact in facts if fact.differs]
+    causes: list[Cause] = [cause for cause in CAUSES if cause in supported]
     main = said["A and B"]
     if main.worst is None:
-        text = "A and B answer with the same bits here: what differs between them changes nothing"
+        text = "A and B give the same bits here: their differences have no effect"
         if causes:
             text += f" ({', '.join(causes)})"
         return Bisection((), tuple(facts), tuple(experiments), text)
@@ -232,7 +236,7 @@ def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisec
     with_weights = said.get("B and A with B's weights")
     own_weights = said.get("A and A with B's weights")
     if with_weights is not None and with_weights.worst is None:
-        notes.append("A's kernels with B's weights answer like B, bit by bit")
+        notes.append("A's kernels with B's weights give the same bits as B")
         causes = ["weights"]
     elif own_weights is not None and own_weights.worst is None:
         excluded.append("weights")
@@ -240,9 +244,9 @@ def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisec
     rebuilt = [said[name] for name in said if name.endswith("from source")]
     if rebuilt and all(experiment.worst is None for experiment in rebuilt):
         excluded.append("driver")
-        notes.append("both built from source by this driver answer like their binaries")
+        notes.append("both give the same bits when built from source by this driver")
     elif rebuilt:
-        notes.append("built from source here, an artifact answers otherwise than its binaries")
+        notes.append("an artifact built from source here gives other bits than its binaries")
         causes = [*causes, "driver"] if "driver" not in causes else causes
     if "code generation" in causes and "graph" not in causes:
         kind = "roundings" if not main.worst.exceeds(ROUNDING) else "more than roundings"

@@ -1,9 +1,9 @@
-"""Explains why a drive changed: inputs first, then states, then kernels in their order.
+"""Explains why a drive changed: checks inputs first, then states, then kernels in launch order.
 
-The drive is played again with the reference artifact beside the one that is judged; both get the
-inputs of this run. The first frame after which they are apart is run again launch by launch from
-equal states, and the first kernel whose result differs is named with its ONNX nodes. The numpy
-interpreter, given the models, says which of the two is right, or stands in for the reference.
+The drive is played again with the judged artifact and the reference artifact on the same inputs.
+The first frame whose results differ is repeated launch by launch from equal states, to find the
+first kernel whose result differs, with its ONNX nodes. Given the ONNX models, the numpy interpreter
+decides which of the two is right, or replaces a missing reference artifact.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from tools.regress.run_facts import kernel_texts
 Cause = Literal["input", "frames", "kernel", "after", "speed", "unknown"]
 
 SHOWN_NODES: Final = 6
-# Stands for a frame after the end of every drive; and any difference exceeds this.
+# A frame id beyond the end of every drive, and a limit that any difference exceeds.
 NO_FRAME: Final = 1 << 62
 ANY_BIT: Final = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one drive changed."""
+    """The explanation of one drive's change."""
 
     drive: str
-    # Where the first difference is: an input, which frames were taken, a kernel, or after the
-    # program; ``unknown`` where it was not found.
+    # Location of the first difference: an input, the set of frames, a kernel, or after the program;
+    # ``unknown`` if it was not found.
     cause: Cause
-    lines: tuple[str, ...]  # for people
-    frame: int = -1  # id of the first frame concerned, -1 if unknown
+    lines: tuple[str, ...]  # the explanation for the user
+    frame: int = -1  # id of the first affected frame, -1 if unknown
     kernel: str = ""  # name of the first kernel that differs; "" if none does
-    nodes: tuple[str, ...] = ()  # ONNX nodes that it covers
-    largest: float = 0.0  # largest difference of its result
+    nodes: tuple[str, ...] = ()  # ONNX nodes of this kernel
+    largest: float = 0.0  # largest difference in its result
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the explanation as plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Beliefs:
-    """What is held against the artifact."""
+class ExplainSources:
+    """The artifacts and models for an explanation."""
 
-    model: Path  # the artifact that is judged
-    device: str | None = None  # it runs on
-    baseline: Path | None = None  # the artifact that made the reference; None: there is none
-    # Models that the artifact was made from; None: they are not at hand.
+    model: Path  # the judged artifact
+    device: str | None = None  # OpenCL device to run on; None: the best
+    baseline: Path | None = None  # the artifact that made the reference; None if not given
+    # ONNX models from which the artifact was compiled; None if not given.
     onnx: tuple[Path, ...] | None = None
 
 
@@ -78,15 +78,16 @@ class Found:
     """The first kernel whose result differs."""
 
     value: Value  # its result
-    other: Value  # what it was compared with
-    apart: Difference  # how far they are
-    skipped: tuple[Value, ...]  # launches before it without a counterpart
+    other: Value  # the result it was compared with
+    apart: Difference  # the difference between them
+    skipped: tuple[Value, ...]  # results of earlier launches that had no counterpart
 
 
-def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Explanation:
-    """Say why a drive changed.
+def explain(verdict: DriveVerdict, options: DriveOptions, sources: ExplainSources) -> Explanation:
+    """Explain why a drive changed.
 
-    `options`: how the drive is opened. `held`: artifacts and models.
+    `verdict`: the verdict on the drive. `options`: options for opening it. `sources`: artifacts and
+    models.
 
     Raises:
         ToolError: the drive, an artifact or a model cannot be used.
@@ -102,38 +103,40 @@ def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Expl
         lines += [change.text for change in inputs if change.first_frame == inputs[0].first_frame]
     elif frames and frames[0].first_frame <= first:
         cause = "frames"
-        lines.append(f"{frames[0].text}: the drive's reader or the daemon took other frames")
+        lines.append(f"{frames[0].text}: the drive's reader or the daemon used different frames")
     else:
-        lines.append("all inputs of the program are those of the reference, up to this frame")
-    if held.baseline is None and held.onnx is None:
+        lines.append("all inputs of the program equal the reference's, up to this frame")
+    if sources.baseline is None and sources.onnx is None:
         artifact = verdict.reference.provenance.get("artifact", "") if verdict.reference else ""
         made = f" (the reference was made by artifact {artifact[:12]})" if artifact else ""
         lines.append(
-            f"kernels were not compared: that takes --baseline ARTIFACT{made}, or the models that "
+            f"kernels were not compared: use --baseline ARTIFACT{made}, or give the models that "
             "were compiled with --onnx VISION.onnx POLICY.onnx ..."
         )
         return Explanation(verdict.name, cause, tuple(lines), first)
-    with load_model(held.model, held.device) as ours:
-        if held.baseline is None:
-            return _beside_interpreter(verdict, options, held, ours, (cause, lines, first))
-        with load_model(held.baseline, held.device) as theirs:
+    with load_model(sources.model, sources.device) as ours:
+        if sources.baseline is None:
+            return _explain_with_interpreter(verdict, options, sources, ours, (cause, lines, first))
+        with load_model(sources.baseline, sources.device) as theirs:
             lines += _other_baseline(verdict, theirs)
-            # Where only bits differ, no frame is known: the first bit is looked for.
+            # If no frame is known because only bits differ, stop at the first differing bit.
             stop = (first, ROUNDING) if first >= 0 else (NO_FRAME, ANY_BIT)
             case = play_until(verdict.text, options, ours, theirs.program, stop)
             if case is None:
-                return Explanation(verdict.name, cause, (*lines, _ended(first)), first)
-            return _beside_baseline(verdict, held, (ours, theirs), case, (cause, lines, first))
+                return Explanation(verdict.name, cause, (*lines, _missing_frame(first)), first)
+            return _explain_with_baseline(
+                verdict, sources, (ours, theirs), case, (cause, lines, first)
+            )
 
 
 def _of_kind(changes: Sequence[Change], *kinds: str) -> list[Change]:
     return [change for change in changes if change.kind in kinds and change.first_frame >= 0]
 
 
-def _ended(frame: int) -> str:
+def _missing_frame(frame: int) -> str:
     if frame < 0:
-        return "in all frames of this run both artifacts answer with the same bits"
-    return f"frame {frame} does not come in this run, so kernels were not compared"
+        return "both artifacts give the same bits in all frames of this run"
+    return f"frame {frame} does not occur in this run, so kernels were not compared"
 
 
 def _other_baseline(verdict: DriveVerdict, theirs: LoadedModel) -> list[str]:
@@ -144,9 +147,9 @@ def _other_baseline(verdict: DriveVerdict, theirs: LoadedModel) -> list[str]:
     return [f"note: the reference was made by artifact {made[:12]}, --baseline is {given}"]
 
 
-def _beside_baseline(
+def _explain_with_baseline(
     verdict: DriveVerdict,
-    held: Beliefs,
+    sources: ExplainSources,
     models: tuple[LoadedModel, LoadedModel],
     case: Case,
     before: tuple[Cause, list[str], int],
@@ -154,13 +157,13 @@ def _beside_baseline(
     cause, lines, first = before
     if not case.parts:
         lines.append(
-            f"given these inputs, both artifacts answer with the same bits up to frame "
-            f"{case.frame_id}: the kernels are not to blame"
+            f"given these inputs, both artifacts give the same bits up to frame "
+            f"{case.frame_id}, so the kernels are not the cause"
         )
         if cause == "unknown":
             fields = ", ".join(_fields(verdict))
             lines.append(
-                "the cause lies after the program, in what parses outputs, filters them or fills "
+                "the cause is after the program, in parsing or filtering outputs or in filling "
                 f"messages: {fields}"
             )
             cause = "after"
@@ -175,30 +178,30 @@ def _beside_baseline(
     other = _run(readers[1], case)
     found = _first_difference(_run(readers[0], case), other, models, case.entry)
     if found is None:
-        lines.append("launch by launch no result differs that both artifacts have")
+        lines.append("no result that both artifacts have differs")
         return Explanation(verdict.name, cause, tuple(lines), case.frame_id)
     reason = _reason(found, ours, theirs, case, _suspects(found, readers[0].table))
     lines += _describe(found, len(readers[0].table.launches), reason)
-    if held.onnx is not None:
-        lines.append(_arbiter(held.onnx, ours, case, found))
-    return _named(verdict, "kernel", lines, case, found)
+    if sources.onnx is not None:
+        lines.append(_interpreter_verdict(sources.onnx, ours, case, found))
+    return _explanation_of(verdict, "kernel", lines, case, found)
 
 
-def _beside_interpreter(
+def _explain_with_interpreter(
     verdict: DriveVerdict,
     options: DriveOptions,
-    held: Beliefs,
+    sources: ExplainSources,
     ours: LoadedModel,
     before: tuple[Cause, list[str], int],
 ) -> Explanation:
     cause, lines, first = before
-    assert held.onnx is not None
+    assert sources.onnx is not None
     case = play_until(verdict.text, options, ours, None, (max(first, 0), ROUNDING))
     if case is None:
-        return Explanation(verdict.name, cause, (*lines, _ended(first)), first)
+        return Explanation(verdict.name, cause, (*lines, _missing_frame(first)), first)
     reader = LaunchReader(ours.program, case.entry)
     values = _run(reader, case)
-    expected = interpret(held.onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
+    expected = interpret(sources.onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
     pairs = align(values, expected)
     skipped: list[Value] = []
     for value in values:
@@ -209,17 +212,17 @@ def _beside_interpreter(
         elif apart.exceeds(INTERPRETER_ROUNDING):
             found = Found(value, other, apart, tuple(skipped))
             lines += _describe(found, len(reader.table.launches), "")
-            return _named(verdict, "kernel", lines, case, found)
+            return _explanation_of(verdict, "kernel", lines, case, found)
     alike = len(values) - len(skipped)
     lines.append(
         f"frame {case.frame_id}: {alike} of {count_text(len(values), 'result')} of kernels are "
-        "those of the numpy interpreter, within roundings"
-        + (f"; {_without(skipped)}" if skipped else "")
+        "equal to the numpy interpreter's, up to rounding"
+        + (f"; {_skipped_text(skipped)}" if skipped else "")
     )
     if alike > len(values) // 2 and cause == "unknown":
         lines.append(
-            "so this program is what its models say; what changed are the models, the program's "
-            "states before this frame, or what comes after the program"
+            "so this program computes its models correctly; the change is in the models, in the "
+            "program's states before this frame, or after the program"
         )
     return Explanation(verdict.name, cause, tuple(lines), first)
 
@@ -236,7 +239,7 @@ def _first_difference(
     models: tuple[LoadedModel, LoadedModel],
     entry: str,
 ) -> Found | None:
-    """Return the first result that differs by more than roundings or in weights, else any first."""
+    """Return the first result with a real difference or changed weights, else any first one."""
     pairs = align(ours, theirs)
     skipped: list[Value] = []
     rounded: Found | None = None
@@ -267,13 +270,13 @@ def _describe(found: Found, launches: int, reason: str) -> list[str]:
     ]
     if set(found.other.nodes) != set(value.nodes):
         theirs = ", ".join(found.other.nodes[:SHOWN_NODES])
-        lines.append(f"its nearest counterpart, cut otherwise, covers {theirs}")
+        lines.append(f"its nearest counterpart, with other kernel boundaries, covers {theirs}")
     if found.skipped:
-        lines.append(_without(found.skipped))
+        lines.append(_skipped_text(found.skipped))
     return [*lines, reason] if reason else lines
 
 
-def _without(values: Sequence[Value]) -> str:
+def _skipped_text(values: Sequence[Value]) -> str:
     shown = ", ".join(f"{value.kernel} ({', '.join(value.nodes[:2])})" for value in values[:3])
     more = f" and {len(values) - 3} more" if len(values) > 3 else ""
     return (
@@ -303,20 +306,20 @@ def _reason(
     if suspects:
         value = suspects[0]
         return (
-            "its source and its weights are the same, and it reads what has no counterpart: the "
-            f"change begins in {value.kernel}, launch {value.launch}, nodes "
+            "its source and its weights are the same, but it reads a result without counterpart: "
+            f"the change begins in {value.kernel}, launch {value.launch}, nodes "
             f"{', '.join(value.nodes[:SHOWN_NODES])}"
         )
     return (
-        "its source and its weights are the same: its inputs differ by roundings, it runs in "
-        "another place, or the driver compiles it otherwise (see --bisect)"
+        "its source and its weights are the same: its inputs differ by rounding, it runs in "
+        "another place, or the driver compiles it differently (see --bisect)"
     )
 
 
 def _changed_weights(
     models: tuple[LoadedModel, LoadedModel], entry: str, launches: tuple[int, int]
 ) -> list[str]:
-    """Return which weights of two launches of one text differ, one clause each."""
+    """Return one clause for each weight that differs between two launches of the same kernel."""
     import numpy as np
 
     sides = []
@@ -342,28 +345,30 @@ def _content(model: LoadedModel, spec: BufferSpec) -> bytes:
     return bytes(model.artifact.data[spec.offset : spec.offset + spec.payload_bytes])
 
 
-def _arbiter(onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found) -> str:
-    """Return which of two results the numpy interpreter agrees with."""
+def _interpreter_verdict(
+    onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found
+) -> str:
+    """Return which of the two results agrees with the numpy interpreter, as a sentence."""
     try:
         expected = interpret(onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)
     except ToolError as error:
-        return f"the numpy interpreter was not asked: {error}"
+        return f"the numpy interpreter was not used: {error}"
     key = found.value.launch, found.value.position
     right = align([found.value], expected).get(key)
     sides = [difference(one, right) for one in (found.value, found.other)] if right else []
     if not sides or None in sides:
-        return "the numpy interpreter has no such result: its kernels are cut otherwise"
+        return "the numpy interpreter has no such result: its kernel boundaries differ"
     now, before = (side is not None and not side.exceeds(INTERPRETER_ROUNDING) for side in sides)
-    who: Mapping[tuple[bool, bool], str] = {
-        (True, True): "with both, within roundings",
+    agreement: Mapping[tuple[bool, bool], str] = {
+        (True, True): "with both, up to rounding",
         (True, False): "with this artifact, not with the reference artifact",
         (False, True): "with the reference artifact, not with this one",
         (False, False): "with neither",
     }
-    return f"the numpy interpreter agrees {who[now, before]}"
+    return f"the numpy interpreter agrees {agreement[now, before]}"
 
 
-def _named(
+def _explanation_of(
     verdict: DriveVerdict, cause: Cause, lines: Sequence[str], case: Case, found: Found
 ) -> Explanation:
     value = found.value

@@ -1,8 +1,8 @@
-"""Results of launches: captured from buffers, or computed by the interpreter, and paired.
+"""Captures results of kernel launches, or computes them with the interpreter, and pairs them.
 
-Programs may be cut into kernels differently. Results are taken for the same where their kernels
-cover the same ONNX nodes and they have the same shape and type; of those that are left, where the
-nodes overlap most. What has no counterpart is said to have none.
+Two programs can divide the same model into different kernels. Results count as the same if their
+kernels cover the same ONNX nodes and they have equal shape and type. The remaining results are
+paired by the largest overlap of nodes. Some results have no counterpart.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# Roundings of sums in another order, relative to the largest value of a result: between two
-# programs on one device, and between a program and the interpreter, whose inputs to a kernel carry
-# the roundings of all before it.
+# Rounding errors from sums in a different order, relative to the largest value of a result: between
+# two programs on one device, and between a program and the interpreter. In the latter case a
+# kernel's inputs include the rounding errors of all earlier kernels.
 ROUNDING: Final = 2e-5
 INTERPRETER_ROUNDING: Final = 1e-4
-# Below this share of nodes in common two kernels are not the same step.
+# Least fraction of common nodes for two kernels to count as the same step.
 LEAST_OVERLAP: Final = 0.5
-# Axes longer than 1 of which all orders are tried.
+# Most axes longer than 1 for which all orders are tried.
 MOST_AXES: Final = 4
 _POINTERS: Final = {
     "char": "int8",
@@ -60,38 +60,38 @@ _PARAMETERS: Final = re.compile(r"\bvoid\s+(\w+)\s*\(([^)]*)\)")
 class Value:
     """One result of one launch."""
 
-    launch: int  # number in the entry
-    position: int  # among the results of the launch
-    kernel: str  # name of the function, which is made from its text; "" without one
-    nodes: tuple[str, ...]  # of the ONNX models, or parts of the frame program ("queue/features")
-    shape: tuple[int, ...]  # of the result
-    data: Array | None  # flat, in the order of memory; None where it cannot be read
-    is_logical: bool = False  # in the order of the axes instead
+    launch: int  # number of the launch in the entry
+    position: int  # position among the results of the launch
+    kernel: str  # name of the function, derived from its text; "" if there is none
+    nodes: tuple[str, ...]  # nodes of the ONNX models, or of the frame program ("queue/features")
+    shape: tuple[int, ...]  # shape of the result
+    data: Array | None  # flat array in memory order; None if it cannot be read
+    is_logical: bool = False  # whether `data` is in the order of the axes instead
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two results are apart.
+    """The difference between two results, ``left`` and ``right``.
 
     Attributes:
-        left, right: the values there.
+        left, right: the values with the largest difference.
     """
 
-    elements: int  # how many differ in their bits
-    total: int  # how many there are
-    largest: float  # largest absolute difference; infinite where one is finite and one is not
-    scale: float  # largest absolute value of the second
+    elements: int  # number of elements whose values differ
+    total: int  # number of elements
+    largest: float  # largest absolute difference; infinite if only one value is finite
+    scale: float  # largest absolute value of the right result
     at: int  # flat index of the largest difference
     left: float
     right: float
 
     def exceeds(self, relative: float) -> bool:
-        """Whether it is more than a rounding."""
+        """Whether the difference exceeds rounding, given as a fraction of the scale."""
         return self.elements > 0 and self.largest > relative * self.scale
 
     @property
     def text(self) -> str:
-        """One clause."""
+        """The difference in one clause."""
         return (
             f"{self.elements} of {self.total} values differ, by at most {self.largest:.3g} "
             f"(values up to {self.scale:.3g}; element {self.at}: {self.right:.9g} before, "
@@ -102,7 +102,7 @@ class Difference:
 class LaunchReader:
     """Reads the results of the launches of one entry.
 
-    `program`: loaded.
+    `program`: a loaded program. `entry`: name of the entry.
     """
 
     def __init__(self, program: Program, entry: str) -> None:
@@ -148,7 +148,7 @@ def table_of(manifest: Manifest, entry: str) -> KernelTable:
 
 
 def _written_types(manifest: Manifest) -> dict[str, list[str]]:
-    """Return by kernel the numpy types of what its parameters let it write, "" if unknown."""
+    """Return for each kernel the numpy types of its writable parameters, "" if unknown."""
     found = {}
     for program in manifest.programs:
         for name, parameters in _PARAMETERS.findall(program.source):
@@ -162,10 +162,10 @@ def _written_types(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def difference(left: Value, right: Value) -> Difference | None:
-    """Compare two results; None where they cannot be compared.
+    """Compare two results; None if they cannot be compared.
 
-    Axes may lie in memory in another order than those of a logical result; of texts that differ
-    the orders may, too. Values that are equal with the axes in another order do not differ.
+    The axes of a result can be in any order in memory if the kernels' texts differ or a result is
+    logical. Results that are equal up to the order of axes do not differ.
     """
     if left.data is None or right.data is None or left.data.size != right.data.size:
         return None
@@ -180,7 +180,7 @@ def difference(left: Value, right: Value) -> Difference | None:
 
 
 def _orders(value: Value) -> Iterator[Array]:
-    """Yield a result as it would be with its axes in other orders."""
+    """Yield the data of a result with its axes in other orders."""
     assert value.data is not None
     shape = [size for size in value.shape if size > 1]
     if len(shape) > MOST_AXES or value.data.size != prod(shape):
@@ -193,7 +193,7 @@ def _orders(value: Value) -> Iterator[Array]:
 
 
 def compare_arrays(left: Array, right: Array) -> Difference:
-    """Compare flat arrays of one size; NaN equals NaN."""
+    """Compare flat arrays of equal size; NaN equals NaN."""
     width = np.result_type(left, right, np.float32)
     a, b = left.astype(width), right.astype(width)
     with np.errstate(all="ignore"):
@@ -214,7 +214,7 @@ def compare_arrays(left: Array, right: Array) -> Difference:
 
 
 def align(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[tuple[int, int], Value]:
-    """Return for (launch, position) of ours the result of theirs that is of the same step."""
+    """Return the matching result of `theirs` for each (launch, position) of `ours`."""
     waiting: dict[object, list[Value]] = {}
     for value in theirs:
         waiting.setdefault(_exact(value), []).append(value)
@@ -263,16 +263,16 @@ def interpret(
 ) -> list[Value]:
     """Compute one frame with numpy.
 
-    The models are cut into kernels by this version of the compiler for the row of device figures of
-    the artifact: where it was compiled so, results are matched launch by launch.
+    This version of the compiler divides the models into kernels for the artifact's device row. If
+    the artifact was compiled the same way, results match launch by launch.
 
-    `models`: the ONNX files, in any order. `manifest`: of the artifact that is judged. `entry`: of
-    it, "run" or "prepare". `states`: before it. The result is one value for each result of each
-    launch, in the order of launches.
+    `models`: the ONNX files, in any order. `manifest`: manifest of the judged artifact. `entry`:
+    its entry, "run" or "prepare". `inputs`, `states`: inputs of the frame, and the states before
+    it. The result has one value per result of each launch, in launch order.
 
     Raises:
-        ToolError: the models are not those that the artifact was made from.
-        SchedulerError: they cannot be compiled.
+        ToolError: the models are not those from which the artifact was compiled.
+        SchedulerError: the models cannot be compiled.
     """
     from scheduler.ir.interp import evaluate
     from scheduler.ir.ops import Op
@@ -295,7 +295,7 @@ def interpret(
         for node in _buffers(graph)
         if node.arg.kind in ("input", "state")
     }
-    # A kernel that commits a state writes its BUFFER; what it writes is what the graph assigns.
+    # A kernel that commits a state writes a BUFFER; the graph has the value assigned to it.
     assigned = {node.src[0].arg: node for node in graph.states}
     stored = [
         (number, position, assigned[node.arg] if node.op is Op.BUFFER else node, kernel)

@@ -1,6 +1,6 @@
-"""Plays a drive through the daemon with two programs in parallel, until they differ.
+"""Plays a drive through the daemon with two programs in parallel, until their results differ.
 
-Both get the same inputs, in the same order, whatever the daemon does with the answers of the first.
+Both get the same inputs in the same order. The daemon uses the outputs of the first only.
 """
 
 from __future__ import annotations
@@ -34,37 +34,38 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One frame at which a drive was stopped.
+    """The frame at which a drive was stopped.
 
     Attributes:
-        outputs, states_after: what differs from the second program, in its bits.
+        outputs, states_after: outputs and states whose bits differ from the second program's.
     """
 
-    frame_id: int  # of the main camera
-    entry: str  # that ran, ``run`` or ``prepare``
-    inputs: Mapping[str, Array]  # copies
-    states: Mapping[str, Array]  # of the first program before the frame
+    frame_id: int  # frame id of the main camera
+    entry: str  # the entry that ran, ``run`` or ``prepare``
+    inputs: Mapping[str, Array]  # copies of the inputs
+    states: Mapping[str, Array]  # states of the first program before the frame
     outputs: Sequence[Part]
     states_after: Sequence[Part]
 
-    def is_apart(self, rounding: float) -> bool:
-        """Whether something differs by more than roundings."""
+    def differs(self, rounding: float) -> bool:
+        """Whether a difference exceeds rounding errors."""
         return any(part.difference.exceeds(rounding) for part in self.parts)
 
     @property
     def parts(self) -> list[Part]:
-        """All that differs."""
+        """All outputs and states that differ."""
         return [*self.outputs, *self.states_after]
 
 
 class _StopError(Exception):
-    """The drive has come to the frame that was looked for."""
+    """The wanted frame has been reached; ends the drive."""
 
 
-class Beside(WrappedProgram):
-    """A driving program that runs others with the same inputs, and says where they part.
+class ParallelProgram(WrappedProgram):
+    """A driving program that runs a second one on the same inputs and compares the results.
 
-    `first`: answers. `second`: runs too; None: nothing is compared.
+    `first`: the program whose outputs are returned. `second`: the other program; None: no
+    comparison.
     """
 
     def __init__(self, first: Program, second: Program | None) -> None:
@@ -75,7 +76,7 @@ class Beside(WrappedProgram):
         self._outputs: list[Part] = []
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
-        """Run all; return what the first one says."""
+        """Run both programs; return the outputs of the first."""
         name = entry or self.entries[0]
         self._run = name, inputs, self._steppers[0].states()
         results = super().run(inputs, name)
@@ -85,13 +86,13 @@ class Beside(WrappedProgram):
         return results
 
     def reset(self) -> None:
-        """Reset the state buffers."""
+        """Reset the state buffers of both programs."""
         super().reset()
         if self._second is not None:
             self._second.reset()
 
     def case(self, frame_id: int) -> Case:
-        """Return the run just made."""
+        """Return the run just made as a case."""
         assert self._run is not None
         entry, inputs, before = self._run
         after = [stepper.states() for stepper in self._steppers]
@@ -104,8 +105,8 @@ class Beside(WrappedProgram):
             _parts(after[0], after[-1]) if len(after) > 1 else [],
         )
 
-    def is_apart(self, rounding: float) -> bool:
-        """Whether the run just made differs by more than roundings."""
+    def differs(self, rounding: float) -> bool:
+        """Whether the results of the run just made differ by more than rounding errors."""
         if self._second is None:
             return False
         if any(part.difference.exceeds(rounding) for part in self._outputs):
@@ -115,7 +116,7 @@ class Beside(WrappedProgram):
 
 
 def _parts(one: Mapping[str, Array], other: Mapping[str, Array]) -> list[Part]:
-    """Return what differs in its bits; of what only one has, nothing is said."""
+    """Return the arrays whose bits differ, among those that both have in the same shape."""
     found = []
     for name in one:
         right = other.get(name)
@@ -134,12 +135,12 @@ def play_until(
     beside: Program | None,
     stop: tuple[int, float],
 ) -> Case | None:
-    """Play a drive to the first frame after which two programs are apart.
+    """Play a drive to the first frame after which the results of two programs differ.
 
-    `text`: the drive, as `open_drive` takes it. `options`: how it is opened. `model`: answers to
-    the daemon. `beside`: gets the same inputs; None: only the frame counts. `stop`: frame id at
-    which to stop in any case, and how far apart programs may be by rounding. The result is the
-    frame; None where the drive ended before.
+    `text`: the drive, as text for `open_drive`. `options`: options for opening it. `model`: the
+    program whose outputs the daemon uses. `beside`: a second program on the same inputs; None: only
+    the frame id matters. `stop`: frame id at which to stop in any case, and the largest relative
+    difference that counts as rounding. The result is the frame; None if the drive ended before.
 
     Raises:
         ToolError: the drive cannot be read, or the program does not fit it.
@@ -148,11 +149,11 @@ def play_until(
     from tools.playback.session import Programs
 
     last_frame, rounding = stop
-    pair = Beside(model.program, beside)
+    pair = ParallelProgram(model.program, beside)
     found: list[Case] = []
 
-    def look(_moment: Moment, result: StepResult | None) -> None:
-        if result is not None and (result.frame_id >= last_frame or pair.is_apart(rounding)):
+    def check_frame(_moment: Moment, result: StepResult | None) -> None:
+        if result is not None and (result.frame_id >= last_frame or pair.differs(rounding)):
             found.append(pair.case(result.frame_id))
             raise _StopError
 
@@ -164,7 +165,7 @@ def play_until(
             drive,
             Programs(pair),
             lambda _data: None,
-            PlaybackOptions(config=config, on_moment=look),
+            PlaybackOptions(config=config, on_moment=check_frame),
         )
     except _StopError:
         pass

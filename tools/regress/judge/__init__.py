@@ -1,1 +1,1 @@
-"""References, and the judgement of a drive by them."""
+"""Stores references of drives and judges new results by them."""

@@ -1,4 +1,8 @@
-"""Changes between the frame tables of two runs: inputs, what became of frames, bytes of results."""
+"""Finds changes between the frame tables of two runs: inputs, handling of frames, output bytes.
+
+A frame table has one row per frame of the main camera: checksums of the program's inputs, and
+whether the frame was dropped, published and valid. Each difference becomes a `Change` for the user.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,16 @@ ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is not as in the reference."""
+    """One difference from the reference."""
 
-    kind: ChangeKind  # what it is about
-    text: str  # one line, with what it was and what it is
-    frames: int = 0  # how many frames have it
-    first_frame: int = -1  # frame id of the first one, -1 where it belongs to none
+    kind: ChangeKind  # category of the change
+    text: str  # one line with the old and the new value
+    frames: int = 0  # number of affected frames
+    first_frame: int = -1  # id of the first affected frame; -1 if it belongs to no frame
 
 
 def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
-    """Return which inputs of the program are not what they were, earliest first."""
+    """Return the inputs of the program that differ, earliest first."""
     rows_before, rows_now = _common_rows(before, now)
     changes = []
     for name in (*INPUT_NAMES, *MONITORING_INPUT_NAMES):
@@ -41,7 +45,7 @@ def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
             Change(
                 "input",
                 f"input {name} differs {where} ({count} of {count_text(len(differs), 'frame')}): "
-                "the cause lies before the program",
+                "the cause is before the program",
                 count,
                 first,
             )
@@ -50,16 +54,16 @@ def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
 
 
 def _runs_on(differs: NDArray[np.bool_]) -> bool:
-    """Whether all frames after the first difference have one too."""
+    """Whether all frames after the first difference differ too."""
     return bool(differs[int(np.argmax(differs)) :].all())
 
 
 def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
-    """Return what became of frames that were treated differently."""
+    """Return the frames that were handled differently: taken, dropped, published, valid."""
     changes = []
     for what, lost in (
-        ("was taken, and is not", np.setdiff1d(before.frame_id, now.frame_id)),
-        ("was not taken, and is", np.setdiff1d(now.frame_id, before.frame_id)),
+        ("was processed, and is not now", np.setdiff1d(before.frame_id, now.frame_id)),
+        ("was not processed, and is now", np.setdiff1d(now.frame_id, before.frame_id)),
     ):
         if lost.size:
             more = f", {lost.size - 1} more" if lost.size > 1 else ""
@@ -83,7 +87,7 @@ def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
 
 
 def strict_changes(before: FrameTable, now: FrameTable) -> list[Change]:
-    """Return which frames gave other bytes, of programs that give the same ones everywhere."""
+    """Return the frames with different output bytes, for programs with strict numerics."""
     changes = []
     for what, old, new in (
         ("the program", before, now),
@@ -107,7 +111,7 @@ def strict_changes(before: FrameTable, now: FrameTable) -> list[Change]:
 
 
 def _common_rows(before: FrameTable, now: FrameTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of the frames that both have, by frame id."""
+    """Return the row numbers of the frames that both tables contain, matched by frame id."""
     _, rows_before, rows_now = np.intersect1d(before.frame_id, now.frame_id, return_indices=True)
     return rows_before, rows_now
 

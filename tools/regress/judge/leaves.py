@@ -1,7 +1,9 @@
-"""Events as plain columns: every leaf of a message under its path, and back again.
+"""Converts events to columns of leaf values and back, and encodes columns compactly.
 
-A message is a skeleton, which says what is where and how long lists are, and the values of its
-leaves in the skeleton's order. Messages of one service nearly always share a skeleton.
+A message becomes a skeleton, which is its structure including list lengths, and the values of its
+leaf fields in the skeleton's order. Messages of one service nearly always share a skeleton, so each
+leaf becomes a column with one row per message. Integers are encoded as differences; floats are
+first rounded to whole steps of their tolerance (`Scale`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from cereal.schema import log
 from tools.errors import ReferenceFormatError
 from tools.lib.json_output import json_text
 
-# Kinds of leaves, as skeletons name them.
+# Kinds of leaves, as they appear in skeletons.
 FLOAT, INTEGER, BOOL, TEXT, DATA = "f", "i", "b", "s", "d"
 KINDS: Final = (FLOAT, INTEGER, BOOL, TEXT, DATA)
 _KIND_OF_TYPE: Final[dict[type, str]] = {
@@ -33,23 +35,23 @@ _KIND_OF_TYPE: Final[dict[type, str]] = {
 }
 _ZEROS: Final[dict[str, Any]] = {FLOAT: 0.0, INTEGER: 0, BOOL: False, TEXT: "", DATA: b""}
 
-# (service, field) -> whether it is measured anew in each run, and not kept.
+# (service, field) -> whether the field is measured in each run; such values are not stored.
 IsMeasured = Callable[[str, str], bool]
 
 
 @dataclass(slots=True)
 class Leaves:
-    """One message taken apart."""
+    """One message, split into structure and values."""
 
     service: str  # the Event's member
-    skeleton: str  # JSON text
-    # Leaf path -> its values in order, lists joined; measured ones are zero.
+    skeleton: str  # the structure, as JSON text
+    # Leaf path -> its values in order, lists concatenated; measured values are zero.
     values: dict[str, list[Any]] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  # leaf path -> one of ``KINDS``
 
     def digest(self) -> int:
-        """Return the CRC-32 of the exact content: structure, and every bit of every value."""
-        # Without spaces: how JSON is laid out is not what a message says. No name has any.
+        """Return the CRC-32 of the exact content: the structure and every bit of every value."""
+        # Remove spaces, so that the layout of the JSON text does not count. No name contains any.
         crc = zlib.crc32(self.skeleton.replace(" ", "").encode())
         for path, values in self.values.items():
             kind = self.kinds[path]
@@ -58,11 +60,11 @@ class Leaves:
         return crc
 
 
-def take_apart(event: Any, is_measured: IsMeasured) -> Leaves:
+def split_event(event: Any, is_measured: IsMeasured) -> Leaves:
     """Return the leaves of an Event.
 
-    `event`: an Event reader. `is_measured`: leaves that become zero, by service and path below it
-    (``.valid`` for the Event's own).
+    `event`: an Event reader. `is_measured`: whether a leaf is set to zero, by service and path
+    below it (``.valid`` for members of the Event itself).
     """
     content = event.to_dict()
     service = str(event.which())
@@ -108,7 +110,7 @@ class _Walk:
 
 
 def field_of(service: str, path: str) -> str:
-    """Return the name comparisons use: below the service, ``.valid`` for members of the Event."""
+    """Return the field name used in comparisons: below the service, or ``.valid`` for the Event."""
     if path == service:
         return ""
     if path.startswith(f"{service}."):
@@ -117,10 +119,10 @@ def field_of(service: str, path: str) -> str:
 
 
 def leaf_places(skeleton: Any) -> Iterator[tuple[str, str, int]]:
-    """Yield path, kind and number of values of each run of leaves, in a skeleton's order.
+    """Yield path, kind and number of values for each run of leaves, in the skeleton's order.
 
     Raises:
-        ReferenceFormatError: it is no skeleton.
+        ReferenceFormatError: the value is not a skeleton.
     """
     yield from _places(skeleton, "")
 
@@ -150,11 +152,11 @@ def _is_leaf_list(node: Any) -> bool:
     )
 
 
-def put_together(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
-    """Return the Event's bytes.
+def join_event(skeleton: Any, values: Mapping[str, Iterator[Any]]) -> bytes:
+    """Return the Event's bytes; the inverse of `split_event`.
 
-    `skeleton`: what `take_apart` found, as a Python value. `values`: leaf path -> its values; each
-    is advanced by what the message takes.
+    `skeleton`: the parsed JSON of a skeleton. `values`: leaf path -> iterator over its values,
+    which is advanced past the message's values.
 
     Raises:
         ReferenceFormatError: there are too few values, or no Event has such fields.
@@ -186,20 +188,20 @@ def _next(path: str, values: Mapping[str, Iterator[Any]]) -> Any:
         raise ReferenceFormatError(f"message: expected another value of {path}") from error
 
 
-# --- Integers as bytes that compress: differences, zigzag, one plane for each byte; lossless --
+# --- Lossless encoding of integers: differences, zigzag, one plane per byte -------------------
 
 Integers = NDArray[np.int64]
 
-# How a column is predicted, by number: how often neighbours are subtracted, (rows, places). Rows
-# are frames; places are points of a curve, smooth enough for differences of differences.
+# Predictions of a column, by number: how often neighbors are subtracted along (rows, places). Rows
+# are frames. Places are points of a curve, which can be smooth enough for second differences.
 PREDICTIONS: Final = tuple((rows, places) for rows in range(2) for places in range(4))
 _WIDTHS: Final = (0, 1, 2, 3, 4, 8)
 
 
 def encode_column(values: Integers) -> tuple[int, int, bytes]:
-    """Return the number of the prediction, the bytes of one number, and the bytes.
+    """Return the number of the prediction, the bytes per number, and the encoded bytes.
 
-    `values`: (rows, places) int64; differences may wrap, which decoding undoes.
+    `values`: (rows, places) int64. Differences can wrap, which decoding reverses.
     """
     rests = [_differences(values, *prediction) for prediction in PREDICTIONS]
     number = min(range(len(rests)), key=lambda index: (_cost(rests[index]), index))
@@ -207,13 +209,13 @@ def encode_column(values: Integers) -> tuple[int, int, bytes]:
     codes = _zigzag(rest)
     largest = int(codes.max(initial=0))
     width = next(width for width in _WIDTHS if largest < 1 << (8 * width))
-    # Place by place, so that what one place does over time stands together.
+    # Ordered by place, so that the values of one place over time are contiguous.
     planes = codes.T.astype("<u8").reshape(-1, 1).view(np.uint8)[:, :width]
     return number, width, planes.T.tobytes()
 
 
 def decode_column(data: bytes, shape: tuple[int, int], prediction: int, width: int) -> Integers:
-    """Return the numbers that `encode_column` took.
+    """Return the numbers that `encode_column` encoded.
 
     Raises:
         ReferenceFormatError: the bytes do not fit the shape, or there is no such prediction.
@@ -245,7 +247,7 @@ def _differences(values: Integers, rows: int, places: int) -> Integers:
 
 
 def _cost(rest: Integers) -> float:
-    """Estimate the bits that remain: the logarithm of each difference's size."""
+    """Estimate the encoded bits, as the sum of the logarithms of the differences."""
     return float(np.log2(1.0 + np.abs(rest.astype(np.float64))).sum())
 
 
@@ -257,20 +259,19 @@ def _unzigzag(codes: NDArray[np.uint64]) -> Integers:
     return (codes >> np.uint64(1)).view(np.int64) ^ -(codes & np.uint64(1)).view(np.int64)
 
 
-# --- Numbers as whole steps of their tolerance ------------------------------------------------
-# A step is a share of ``max(absolute, relative * |value|)``. Far from zero the scale is the bit
-# pattern of a double, which rises with the value (IEEE 754-2019, 3.4): no logarithm is computed, so
-# no library or processor changes a step.
+# --- Rounding of numbers to whole steps of their tolerance ------------------------------------
+# A step is a fraction of ``max(absolute, relative * |value|)``. Far from zero, the scale is the bit
+# pattern of a double, which increases with the value (IEEE 754-2019, 3.4). No logarithm is
+# computed, so steps do not depend on the library or the processor.
 
-# Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
-# of a comparison are rounded alike. One step has to stay within what counts as a systematic shift
-# (`compare.running.SHIFT_SHARE`), since rounding can move a constant by one. 8 steps instead make a
-# reference a tenth larger.
+# Steps per tolerance. Rounding moves a value by at most half a step, in the same way on both sides
+# of a comparison. One step has to stay below a systematic shift (`compare.running.SHIFT_SHARE`),
+# since rounding can move a constant by one step. With 8 steps, references are a tenth larger.
 STEPS_OF_TOLERANCE: Final = 5
 _MANTISSA_BITS: Final = 52
-# Where no absolute difference is allowed: below this a value counts as its distance to zero.
+# Without an absolute tolerance, the scale is linear below this value.
 _SMALLEST: Final = 2.0**-40
-# Whole numbers of steps beyond this are kept as they are: a double has no more digits.
+# Values with more steps are stored exactly, since a double has no more digits.
 _MOST_STEPS: Final = 2**52
 
 Floats = NDArray[np.float64]
@@ -278,10 +279,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How one field is rounded."""
+    """The rounding of one field."""
 
-    absolute: float  # difference that is allowed at zero; both 0: values are kept bit by bit
-    relative: float  # what is allowed more, per unit of magnitude
+    absolute: float  # tolerance at zero; if both are 0, values are stored bit by bit
+    relative: float  # additional tolerance per unit of magnitude
 
     def __post_init__(self) -> None:
         for value in (self.absolute, self.relative):
@@ -291,8 +292,8 @@ class Scale:
     def steps(self, values: Floats) -> tuple[Integers, NDArray[np.bool_]]:
         """Return the number of steps from zero to each value, and which values have none.
 
-        `values`: float64 of any shape. The result is int64 of the same shape, and True where a
-        value is not finite or out of the scale; the number there is 0.
+        `values`: float64 of any shape. The results have this shape: int64 steps, and True for
+        values that are not finite or outside the scale, whose steps are 0.
         """
         values = np.asarray(values, np.float64)
         if not self.absolute and not self.relative:
@@ -305,7 +306,7 @@ class Scale:
             return counts.astype(np.int64), beyond
         shift, origin, step = self._layout
         sizes = np.abs(finite)
-        # Rounded up, the largest would have no number.
+        # The largest doubles are excluded: rounded up, they would have no number of steps.
         beyond |= sizes > np.finfo(np.float64).max / 2
         sizes = np.where(beyond, 0.0, sizes)
         near = np.rint(np.minimum(sizes, self._turn) / step).astype(np.int64)
@@ -314,10 +315,10 @@ class Scale:
         return np.where(finite < 0, -counts, counts), beyond
 
     def values(self, steps: Integers) -> Floats:
-        """Return the values at so many steps from zero; the inverse of `steps`, up to rounding.
+        """Return the values at the given steps from zero; the inverse of `steps`, up to rounding.
 
-        `steps`: int64 of any shape. The result is float64 of the same shape; NaN for numbers of
-        steps that `steps` never returns.
+        `steps`: int64 of any shape. The result is float64 of this shape, with NaN for numbers that
+        `steps` never returns.
         """
         if not self.absolute and not self.relative:
             return np.asarray(steps, np.int64).view(np.float64).copy()
@@ -326,7 +327,7 @@ class Scale:
         shift, origin, step = self._layout
         largest = (int(np.float64(np.finfo(np.float64).max).view(np.int64)) >> shift) - origin
         counts = np.abs(steps)
-        # Only a damaged file has more steps than doubles, or -2^63 of them.
+        # Only damaged files contain more steps than there are doubles, or -2^63.
         outside = (counts > largest) | (counts < 0)
         near = counts < round(self._turn / step)
         far = (np.where(outside | near, 1, counts + origin) << shift).view(np.float64)
@@ -335,20 +336,20 @@ class Scale:
 
     @property
     def _even_step(self) -> float:
-        """A power of two, so that multiples of it are exact."""
+        """The step size without a relative tolerance: a power of two, so multiples are exact."""
         return 2.0 ** math.floor(math.log2(self.absolute / STEPS_OF_TOLERANCE))
 
     @property
     def _turn(self) -> float:
-        """A power of two: below it steps are equal."""
+        """The value below which steps are equal; a power of two."""
         return 2.0 ** math.floor(math.log2(max(self.absolute / self.relative, _SMALLEST)))
 
     @property
     def _layout(self) -> tuple[int, int, float]:
-        """Bits that are cut off a double, what a cut pattern is ahead by, the step near zero."""
+        """Number of dropped mantissa bits, offset of the bit patterns, step size near zero."""
         kept = math.ceil(math.log2(STEPS_OF_TOLERANCE / self.relative))
         kept = min(max(kept, 1), _MANTISSA_BITS - 1)
         shift = _MANTISSA_BITS - kept
-        # Both parts of the scale have the same number at the turn.
+        # Both parts of the scale give the same number at the turn.
         origin = (int(np.float64(self._turn).view(np.int64)) >> shift) - (1 << kept)
         return shift, origin, self._turn / (1 << kept)

@@ -1,7 +1,8 @@
-"""Packs the result of one drive into bytes: messages and the table of frames, repeatably.
+"""Packs the outputs of one drive into reproducible bytes: messages and frame table.
 
-The same messages give the same bytes, in every process and on every machine with the same lzma.
-Layout in docs/formats/regression-reference.md. Called by jobs, which pack, and by whoever compares.
+The same messages give the same bytes in every process, and on every machine with the same lzma.
+Values are rounded to a fraction of their tolerances. The layout is in
+docs/formats/regression-reference.md. Jobs call `pack`; comparisons call `unpack`.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from tools.regress.judge.leaves import (
     decode_column,
     encode_column,
     field_of,
+    join_event,
     leaf_places,
-    put_together,
-    take_apart,
+    split_event,
 )
 
 VERSION: Final = 1
-# What a damaged file may make us allocate: a ten-minute drive takes a tenth of it.
+# Limit of memory for damaged files; a ten-minute drive needs a tenth of it.
 MAX_BYTES: Final = 1 << 30
-# Values are noise below their steps: literal contexts of text only cost (measured, 1 %).
+# Low bits of values are noise, so literal contexts, meant for text, cost 1 % (measured).
 _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0}]
 _LENGTH: Final = struct.Struct("<I")
 _DRIVER: Final = "driver."
@@ -51,29 +52,29 @@ Integers = NDArray[np.int64]
 
 
 class FieldRule(NamedTuple):
-    """How a field is kept: what is allowed there, and whether it is measured anew in each run."""
+    """How a field is stored: its rounding, and whether it is measured in each run."""
 
     scale: Scale
-    measured: bool = False
+    measured: bool = False  # such values are stored as zero
 
 
-# (service, field below it) -> how it is kept.
+# (service, field below it) -> its rule.
 RuleOf = Callable[[str, str], FieldRule]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `unpack` returns."""
+    """The contents of a packed drive."""
 
-    # Event bytes, in the log's order; values rounded, measured ones zero.
+    # Event bytes in the log's order, with values rounded and measured ones zero.
     messages: tuple[bytes, ...]
-    services: tuple[str, ...]  # of each message
-    digests: NDArray[np.uint32]  # of each message's exact content, before rounding
-    frames: FrameTable  # as recorded, times zero
+    services: tuple[str, ...]  # service of each message
+    digests: NDArray[np.uint32]  # checksum of each message's exact content, before rounding
+    frames: FrameTable  # the frame table, with execution times of zero
 
 
 class _Column(NamedTuple):
-    """One entry of the index."""
+    """The index entry of one column."""
 
     name: str
     shape: tuple[int, int]
@@ -84,16 +85,16 @@ class _Column(NamedTuple):
 
 
 def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> bytes:
-    """Return messages and table as bytes.
+    """Return messages and frame table as bytes.
 
-    `messages`: Event bytes, in the log's order. `frames`: one row a frame; execution times are left
-    out, being measured. `rule_of`: how each field is kept.
+    `messages`: Event bytes, in the log's order. `frames`: one row per frame; execution times are
+    omitted, since they are measured. `rule_of`: returns how a field is stored.
     """
     writer = _Writer()
     groups: dict[tuple[str, str], list[Leaves]] = {}
     order, digests = [], []
     for data in messages:
-        leaves = take_apart(read_event(data), lambda *names: rule_of(*names).measured)
+        leaves = split_event(read_event(data), lambda *names: rule_of(*names).measured)
         group = groups.setdefault((leaves.service, leaves.skeleton), [])
         order.append(list(groups).index((leaves.service, leaves.skeleton)))
         digests.append(leaves.digest())
@@ -118,10 +119,10 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
 
 
 def content_digest(data: bytes) -> str:
-    """Return the sha256 of what `pack` compressed: another lzma writes it in other bytes.
+    """Return the sha256 of the uncompressed content, which does not depend on the lzma library.
 
     Raises:
-        ReferenceFormatError: it is damaged.
+        ReferenceFormatError: the data is damaged.
     """
     return hashlib.sha256(_decompressed(data)).hexdigest()
 
@@ -129,7 +130,7 @@ def content_digest(data: bytes) -> str:
 def _add_group(
     writer: _Writer, number: int, group: list[Leaves], rule_of: RuleOf
 ) -> dict[str, list[Any]]:
-    """Write the columns of messages with one skeleton; return those that are texts."""
+    """Write the numeric columns of messages with one skeleton; return the other ones as texts."""
     texts: dict[str, list[Any]] = {}
     for path, kind in group[0].kinds.items():
         rows = [leaves.values[path] for leaves in group]
@@ -144,12 +145,12 @@ def _add_group(
 
 
 def _fit_int64(rows: list[list[int]]) -> bool:
-    """Differences of the numbers may wrap, the numbers themselves not."""
+    """Return whether all numbers fit; their differences can wrap."""
     return max(max(row) for row in rows) <= np.iinfo(np.int64).max
 
 
 def _runs(rows: list[list[Any]], kind: str) -> list[Any]:
-    """Return texts as [how many in a row, row] pairs: enumerants rarely change."""
+    """Return the rows run-length encoded, as [count, row] pairs: enumerants rarely change."""
     runs: list[Any] = []
     for row in rows:
         plain = [value.hex() for value in row] if kind == DATA else row
@@ -188,10 +189,10 @@ class _Writer:
 
 
 def unpack(data: bytes) -> Packed:
-    """Return what `pack` was given, rounded.
+    """Return the packed messages and frame table, with rounded values.
 
     Raises:
-        ReferenceFormatError: the bytes are damaged or of another version.
+        ReferenceFormatError: the bytes are damaged or have another version.
     """
     try:
         return _Reader(data).packed()
@@ -225,11 +226,11 @@ class _Reader:
             at += length
 
     def packed(self) -> Packed:
-        """Return everything."""
+        """Return the decoded drive."""
         order = self._line("order")
         values = [self._values(number, group) for number, group in enumerate(self._groups)]
         messages = tuple(
-            put_together(self._groups[number]["skeleton"], values[number]) for number in order
+            join_event(self._groups[number]["skeleton"], values[number]) for number in order
         )
         services = tuple(str(self._groups[number]["service"]) for number in order)
         digests = self._line("digests").astype(np.uint32)
@@ -301,7 +302,7 @@ def _read_column(data: bytes, column: _Column) -> Integers | NDArray[np.float64]
 
 
 def _texts(runs: list[Any], kind: str) -> Iterator[Any]:
-    """Yield one by one: a damaged count must not become a long list."""
+    """Yield texts one by one, so that a damaged count does not allocate a long list."""
     for count, row in runs:
         for _ in range(count):
             for text in row:
@@ -314,23 +315,23 @@ def _plain(values: Integers | NDArray[np.float64], kind: str) -> list[Any]:
     return list(values.tolist())
 
 
-# --- Rules of how each field is kept in a reference: the comparison's own table ---------------
+# --- How each field is stored in a reference: the comparison's own table ----------------------
 
-# Not compared, because harnesses stamp messages in their own ways; ours stamps them in one, and
-# a log needs its stamps.
-_KEPT: Final = ".logMonoTime"
+# The comparison ignores this field, since other programs stamp messages differently. It is stored
+# because our stamps are reproducible and a log needs them.
+_STAMP: Final = ".logMonoTime"
 
 
 @cache
 def rule_of(service: str, field: str) -> FieldRule:
-    """Return how a field is kept: what the package's table ignores is not.
+    """Return how a field is stored; fields that the package's table ignores are not.
 
-    A user's own tolerances widen or narrow what is compared, not what is kept.
+    A user's own tolerances affect comparisons, not references.
 
-    `service`: e.g. ``modelV2``. `field`: path below it, lists as ``[]``.
+    `service`: e.g. ``modelV2``. `field`: path below it, with lists as ``[]``.
     """
     tolerance = _table().of(service, field)
-    measured = tolerance.ignore and field != _KEPT
+    measured = tolerance.ignore and field != _STAMP
     return FieldRule(Scale(tolerance.absolute, tolerance.relative), measured)
 
 

@@ -1,7 +1,7 @@
-"""Reference files: the messages of a drive as they were when somebody accepted them.
+"""Reads and writes reference files: the messages of a drive as a maintainer accepted them.
 
-One file for each drive, model and class of devices, format in docs/formats/regression-reference.md.
-A directory of them is meant to be part of a repository.
+There is one file per drive, model and device class; docs/formats/regression-reference.md has the
+format. A directory of references is usually committed to a repository.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tools.regress.run_facts import ProgramFacts
 FORMAT: Final = 1
 MAGIC: Final = b"modeld-regression-reference\n"
 ENDING: Final = ".reference"
-# Digits of hashes in names of files: enough to tell apart, short enough to read.
+# Hash digits in file names: unique enough, and short enough to read.
 SHORT: Final = 12
 # Bins of the histogram of execution times.
 BINS: Final = 48
-# More than two hours, at 1.4 KiB a frame.
+# Largest file to read: more than two hours of driving, at 1.4 KiB per frame.
 MAX_BYTES: Final = 256 << 20
 _LENGTHS: Final = struct.Struct("<II")
 
@@ -40,45 +40,45 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReferenceKey:
-    """What a reference is of."""
+    """The key of a reference; results are compared with the reference of the same key."""
 
     drive: str  # identity of the drive
     model: str  # hash of the ONNX models
-    device_class: str  # see `environment.reference_class`
-    interface: str  # of the model
+    device_class: str  # see `run_facts.reference_class`
+    interface: str  # interface of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Execution times of the frames."""
+    """The distribution of the frames' execution times."""
 
     start_ms: float  # left edge of the first bin
     step_ms: float  # width of a bin
-    counts: tuple[int, ...]  # frames in each; the last one also has all beyond
-    median_ms: float  # of the frames
+    counts: tuple[int, ...]  # number of frames per bin; the last bin has no upper limit
+    median_ms: float  # median of the frames
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference."""
+    """The contents of one reference file."""
 
     key: ReferenceKey
-    drive: DriveName  # the drive, for people
-    digest: str  # sha256 of what `outputs` holds
+    drive: DriveName  # the drive, for the user
+    digest: str  # sha256 of the content of `outputs`
     launches: Mapping[str, Launches]  # entry -> its size
-    program: ProgramFacts  # digests of its kernels and weights
-    execution: Histogram  # execution times when it was made; for people, nothing is judged by them
-    provenance: Mapping[str, str]  # date, commit, command, reason, who accepted it, environment
+    program: ProgramFacts  # digests of the program's kernels and weights
+    execution: Histogram  # execution times of the run, for information only
+    provenance: Mapping[str, str]  # date, commit, command, reason, author, environment
     outputs: bytes  # messages and frame table, see `packing.unpack`
 
     @property
     def file_name(self) -> str:
-        """Name of its file: the same for the same key."""
+        """The file name, which depends on key and drive name."""
         return file_name(self.key, self.drive.name)
 
 
 def key_of(result: JobResult) -> ReferenceKey:
-    """Return the key under which a result is compared and kept."""
+    """Return the key under which a result is compared and stored."""
     assert result.drive is not None
     return ReferenceKey(result.drive.identity, result.model, result.device_class, result.interface)
 
@@ -94,7 +94,7 @@ def _key_part(key: ReferenceKey) -> str:
 
 
 def make_reference(result: JobResult, provenance: Mapping[str, str]) -> Reference:
-    """Return the reference that a result would become."""
+    """Return a result as a reference."""
     assert result.drive is not None
     return Reference(
         key=key_of(result),
@@ -139,12 +139,12 @@ def to_bytes(reference: Reference) -> bytes:
 
 
 def from_bytes(data: bytes, path: Path) -> Reference:
-    """Return what `to_bytes` was given.
+    """Parse the content of a reference file; the inverse of `to_bytes`.
 
-    `data`: content of a file. `path`: of it, for messages.
+    `data`: content of the file. `path`: path of the file, for messages.
 
     Raises:
-        ReferenceFormatError: it is no reference, damaged, or of another format.
+        ReferenceFormatError: the data is not a reference, is damaged, or has another format.
     """
     start = len(MAGIC) + _LENGTHS.size
     if not data.startswith(MAGIC):
@@ -182,9 +182,9 @@ def _header(text: bytes, path: Path) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, "its header is no JSON") from error
+        raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no JSON object")
+        raise _damaged(path, "its header is not a JSON object")
     if header.get("format") != FORMAT:
         raise ReferenceFormatError(
             f"{path}: expected a reference of format {FORMAT}, found format "
@@ -194,7 +194,7 @@ def _header(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return a dataclass of plain values; lists of JSON become tuples again."""
+    """Return a dataclass from plain values; JSON lists become tuples."""
     return kind(
         **{
             name: tuple(value) if isinstance(value, list) else value
@@ -213,7 +213,7 @@ def _damaged(path: Path, how: str) -> ReferenceFormatError:
 class ReferenceStore:
     """A directory of references.
 
-    `directory`: where they are; may be missing as long as nothing is written.
+    `directory`: its path; it can be missing until a reference is written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -222,11 +222,11 @@ class ReferenceStore:
     def find(self, key: ReferenceKey, drive_name: str) -> Reference:
         """Return the reference of a key.
 
-        `key`: of what was run. `drive_name`: for messages.
+        `key`: key of the result. `drive_name`: display name, for messages.
 
         Raises:
-            RegressionReferenceError: there is none; says which part of the key differs from what
-                there is. Or it is damaged.
+            RegressionReferenceError: there is no such reference, or it is damaged. The message
+                has the nearest reference and the parts of the key that differ.
         """
         path = self._path(key)
         if path is None:
@@ -243,11 +243,11 @@ class ReferenceStore:
         return reference
 
     def all(self) -> list[Reference]:
-        """Return the references of the directory that can be read, by name of the file."""
+        """Return all readable references in the directory, by file name."""
         return [reference for _, reference in self.files()]
 
     def files(self, pattern: str = f"*{ENDING}") -> list[tuple[Path, Reference]]:
-        """Return them with their files."""
+        """Return the readable references with their paths."""
         found = []
         for path in sorted(self.directory.glob(pattern)):
             with contextlib.suppress(OSError, ReferenceFormatError):
@@ -255,15 +255,15 @@ class ReferenceStore:
         return found
 
     def of_drive(self, identity: str) -> list[Reference]:
-        """Return those of one drive, of any model and device."""
+        """Return the references of one drive, for any model and device."""
         found = self.files(f"*.{identity[:SHORT]}.*{ENDING}")
         return [reference for _, reference in found if reference.key.drive == identity]
 
     def write(self, reference: Reference) -> Path:
-        """Write a reference in the place of that with its key; whole, or not at all.
+        """Write a reference atomically, replacing the one with the same key.
 
         Raises:
-            ToolError: it cannot be written.
+            ToolError: the file cannot be written.
         """
         path = self._path(reference.key) or self.directory / reference.file_name
         try:
@@ -272,17 +272,17 @@ class ReferenceStore:
                 file.write(to_bytes(reference))
         except OSError as error:
             raise ToolError(
-                f"{path}: the reference cannot be written: {error.strerror or error}; what was "
-                "there before is as it was"
+                f"{path}: the reference cannot be written: {error.strerror or error}; "
+                "the previous file is unchanged"
             ) from error
         return path
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory alone for writing.
+        """Lock the directory for writing by this process only.
 
         Raises:
-            ToolError: another run holds it, or it cannot be made.
+            ToolError: another run has locked it, or it cannot be created.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -293,11 +293,11 @@ class ReferenceStore:
             ) from error
         try:
             try:
-                # On the directory itself: no file is left behind in a repository.
+                # The lock is on the directory itself, so no lock file remains in a repository.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ToolError(
-                    f"{self.directory}: expected to write references alone, found another run "
+                    f"{self.directory}: expected exclusive access, found another run "
                     "that writes here; wait for it"
                 ) from error
             yield
@@ -305,15 +305,15 @@ class ReferenceStore:
             os.close(descriptor)
 
     def _path(self, key: ReferenceKey) -> Path | None:
-        """Return the file of a key, whatever the drive was called when it was written."""
+        """Return the file of a key, for any drive name."""
         return next(iter(sorted(self.directory.glob(f"*{_key_part(key)}"))), None)
 
 
 def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directory: Path) -> str:
-    """Return which part of the key differs from the nearest reference, and what there is."""
+    """Return a message with the nearest reference and the parts of the key that differ."""
     advice = "write a first one with: --update --reason TEXT"
     if not found:
-        return f"{drive_name}: expected a reference in {directory}, found none at all; {advice}"
+        return f"{drive_name}: expected a reference in {directory}, found none; {advice}"
 
     def differences(other: Reference) -> list[str]:
         return [
@@ -341,7 +341,7 @@ def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directo
     if "model" in differences(nearest):
         advice = "judge one model against the other with: --against OLD.pkl"
     else:
-        advice = f"if it is meant to be another one, {advice}"
+        advice = f"if the difference is intended, {advice}"
     parts = []
     for name in differences(nearest):
         theirs, ours = (_short(getattr(one, name)) for one in (nearest.key, key))

@@ -1,8 +1,8 @@
-"""References that a run is judged by: those of another model, those accepted, those to remove.
+"""Finds references of another model, accepts new references, and lists unused ones.
 
-A retrained model has other numbers everywhere. `modeld regress --against` judges what it does to
-the drives instead, by references of the other model: played just now, or kept by somebody who
-accepted that one. Accepting writes references and times, with who, when and why.
+A retrained model has different numbers everywhere. `modeld regress --against` judges its effect on
+the drives instead. It uses the other model's references, either from playing the drives now or from
+a directory. Accepting a result writes references and times, with author, date and reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tools.regress.time.timing import (
     TimingVerdict,
 )
 
-# 1 held no frames and no launches: what it measured were random inputs.
+# Format 1 had no frames and no launches; its times were measured on random inputs.
 TIMING_FORMAT: Final = 2
 TIMING_ENDING: Final = ".timing.json"
 MAX_TIMING_BYTES: Final = 16 << 20
@@ -46,30 +46,31 @@ MAX_TIMING_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """The other model."""
+    """The other model of `--against`."""
 
     path: Path  # its artifact, or a directory of its references
     artifact: Artifact | None = None  # the checked artifact; None for a directory
 
 
 def read_against(path: Path) -> Against:
-    """Return what a user named.
+    """Return the other model that the user named.
 
     Raises:
-        ToolError, RuntimeFault: it is no driving artifact, and no directory.
+        ToolError, RuntimeFault: the path is neither a driving artifact nor a directory.
     """
     return Against(path) if path.is_dir() else Against(path, read_driving_artifact(path))
 
 
 def against_directory(path: Path) -> Path:
-    """Return the directory of references, or where the artifact lies."""
+    """Return the directory of references, or the one that contains the artifact."""
     return path if path.is_dir() else path.parent
 
 
 class PlayedReference:
-    """The reference of one drive that the other model played just now.
+    """The reference of one drive, as the other model has just played it.
 
-    `result`: what came of it. `name`: of the other model, for messages. `provenance`: of this run.
+    `result`: the result of that run. `name`: the other model, for messages. `provenance`: of this
+    run.
     """
 
     def __init__(self, result: JobResult, name: str, provenance: Mapping[str, str]) -> None:
@@ -79,7 +80,8 @@ class PlayedReference:
         """Return the reference.
 
         Raises:
-            RegressionReferenceError: the other model could not play the drive, or another one.
+            RegressionReferenceError: the other model could not play the drive, or the drive changed
+                meanwhile.
         """
         if self._result.error:
             raise RegressionReferenceError(f"by {self._name}: {self._result.error}")
@@ -93,16 +95,16 @@ class PlayedReference:
 
 
 class KeptReferences:
-    """References of one other model in a directory."""
+    """The references of one other model in a directory."""
 
     def __init__(self, store: ReferenceStore) -> None:
         self._store = store
 
     def find(self, key: ReferenceKey, drive_name: str) -> Reference:
-        """Return the only reference of a drive that is of another model, on the same devices.
+        """Return the only reference of a drive by another model, on the same device class.
 
         Raises:
-            ToolError: there is none, or there are several.
+            ToolError: there is no such reference, or there are several.
         """
         found = [
             one
@@ -115,7 +117,7 @@ class KeptReferences:
         if found:
             names = ", ".join(one.file_name for one in found)
             raise RegressionReferenceError(
-                f"{place}, found {len(found)} ({names}); remove those that nobody uses, or name "
+                f"{place}, found {len(found)} ({names}); remove unused ones, or name "
                 "the other model's artifact: --against OLD.pkl"
             )
         raise RegressionReferenceError(
@@ -130,14 +132,14 @@ def accept_drive(
     result: JobResult,
     provenance: Mapping[str, str],
 ) -> tuple[DriveVerdict, list[str]]:
-    """Write a reference where it says something new.
+    """Write a reference for a result that differs from the stored one.
 
-    `store`: gets it. `result`: what becomes the reference. `provenance`: of this run. The result is
-    the verdict, which passes where there was no reference to judge by, and a line about what was
-    written.
+    `store`: the directory. `verdict`: the verdict on the drive. `result`: the new reference.
+    `provenance`: provenance of this run. Return the verdict, which passes if there was no reference
+    before, and a line about the file written.
 
     Raises:
-        ToolError: it cannot be written.
+        ToolError: the file cannot be written.
     """
     assert result.drive is not None
     name, old = result.drive.name, verdict.reference
@@ -158,7 +160,7 @@ def accept_drive(
     path = store.write(reference)
     line = f"{path.name}: {_what_was_accepted(verdict)}{others}"
     if verdict.status == "failed":
-        # There was no reference to judge by; now there is one.
+        # The failure was a missing reference, which now exists.
         count = len(frames.frame_id)
         verdict = DriveVerdict(
             verdict.text, "passed", count, identical=True, result=result, reference=reference
@@ -176,13 +178,13 @@ def _what_was_accepted(verdict: DriveVerdict) -> str:
 
 
 def _other_models(store: ReferenceStore, reference: Reference) -> str:
-    """Name the references of the same drive that another model left behind."""
+    """Return a note on references of the same drive by other models, or an empty string."""
     stale = [
         other.file_name
         for other in store.of_drive(reference.key.drive)
         if other.key.model != reference.key.model
     ]
-    return f"; of other models remain {', '.join(stale)}" if stale else ""
+    return f"; references of other models remain: {', '.join(stale)}" if stale else ""
 
 
 def accept_timing(
@@ -191,17 +193,17 @@ def accept_timing(
     judged: tuple[TimingVerdict, TimingResult | None, StoredTiming | None],
     provenance: Mapping[str, str],
 ) -> list[str]:
-    """Write what was measured where there was nothing, or where it is another speed.
+    """Store a time if there is none yet or if the speed has changed.
 
-    What is within the limit leaves the reference as it is: accepted time and again, a program
-    could become slower without end.
+    A time within the limit leaves the reference unchanged. Otherwise repeated acceptance could make
+    a program slower without end.
 
-    `references`: get it. `entry`: of the program. `judged`: the verdict, what was measured, and
-    what that was compared with. `provenance`: of this run. The result is a line about what was
-    written.
+    `references`: the stored times. `entry`: entry of the program. `judged`: the verdict, the
+    measurement, and the reference it was compared with. `provenance`: provenance of this run.
+    Return a line about the file written.
 
     Raises:
-        ToolError: it cannot be written.
+        ToolError: the file cannot be written.
     """
     verdict, result, reference = judged
     if result is None:
@@ -216,16 +218,16 @@ def accept_timing(
 
 
 class TimingReferences:
-    """The timing gate's measurements of one model on one class of devices, as they were accepted.
+    """The accepted measurements of the timing gate, for one model and device class.
 
-    Times belong to a program and a device, not to a drive: one JSON file beside the drives' holds
-    one measurement for each device and entry, since a ratio holds for one device only.
+    Times belong to a program and a device, not to a drive. One JSON file in the directory of
+    references has one measurement per device and entry, since a ratio is valid on one device only.
 
-    `directory`: of the references. `model`: hash of the models. `device_class`: see
+    `directory`: directory of the references. `model`: hash of the models. `device_class`: see
     `tools.regress.run_facts.device_class`.
 
     Raises:
-        ReferenceFormatError: the file is damaged or of another format.
+        ReferenceFormatError: the file is damaged or has another format.
     """
 
     def __init__(self, directory: Path, model: str, device_class: str) -> None:
@@ -234,7 +236,7 @@ class TimingReferences:
         self._found: dict[str, dict[str, Any]] = self._read()
 
     def find(self, device: str, entry: str) -> StoredTiming | None:
-        """Return what was measured on a device, None where nothing was."""
+        """Return the stored measurement of a device and entry, or None."""
         kept = self._found.get(device, {}).get(entry)
         if kept is None:
             return None
@@ -252,14 +254,14 @@ class TimingReferences:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
 
     def devices(self) -> list[str]:
-        """Return the devices that something was measured on."""
+        """Return the devices that have measurements."""
         return sorted(self._found)
 
     def write(self, entry: str, result: TimingResult, provenance: Mapping[str, str]) -> None:
-        """Keep a measurement beside those of other devices and entries; the file stays whole.
+        """Store a measurement, keeping those of other devices and entries; the write is atomic.
 
         Raises:
-            ToolError: it cannot be written.
+            ToolError: the file cannot be written.
         """
         stored = StoredTiming(
             result.ratio,
@@ -284,7 +286,7 @@ class TimingReferences:
         except OSError as error:
             raise ToolError(
                 f"{self.path}: the timing reference cannot be written: {error.strerror or error}; "
-                "what was there before is as it was"
+                "the previous file is unchanged"
             ) from error
 
     def _read(self) -> dict[str, dict[str, Any]]:
@@ -320,14 +322,14 @@ def unused_references(
 ) -> list[Path]:
     """Return the files that no regression of these drives and models reads.
 
-    References of other devices and interfaces stay: another machine may read them. What is no
-    reference, and what is damaged, stays too.
+    References of other devices and interfaces are not unused, since another machine may read them.
+    Other files and damaged ones are ignored.
 
     `store`: the directory. `texts`: all drives that are judged by it, as the user named them.
-    `options`: how they are opened. `models`: hashes of all models that are judged by it.
+    `options`: options for opening them. `models`: hashes of all models that are judged by it.
 
     Raises:
-        ToolError: a drive cannot be opened; then nobody knows which reference is its own.
+        ToolError: a drive cannot be opened, so its reference is unknown.
     """
     identities = set()
     for text, error in single_drives(texts, options):
@@ -350,7 +352,7 @@ def remove(paths: Sequence[Path]) -> None:
     """Remove files.
 
     Raises:
-        ToolError: one cannot be removed; those before it are.
+        ToolError: a file cannot be removed; earlier ones are removed already.
     """
     for path in paths:
         try:

@@ -1,6 +1,8 @@
-"""Compares the result of a drive with its reference, and finds what changed.
+"""Compares the result of a drive with its reference and lists the changes.
 
-Causes come before effects: a drive whose inputs changed is not a matter of kernels.
+The changes are ordered from cause to effect: inputs, handling of frames, the program, its outputs,
+and gates. A gate is a condition on a metric of the drive, such as the largest lateral offset. If a
+drive's inputs changed, its kernels need no explanation.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from tools.regress.judge.reference import Reference, ReferenceKey, key_of
 from tools.regress.run_facts import STRICT, ProgramFacts
 
 Status = Literal["passed", "changed", "failed"]
-# What a program of another precision, target or compiler has by right; gates may stand in for it.
+# Changes that a different precision, target or compiler always causes; gates can override them.
 PROGRAM_KINDS: Final[tuple[ChangeKind, ...]] = ("weights", "launches")
-# What the lane change machine makes of a model's own answers: with another model it may differ.
+# An input computed from the model's own outputs, so another model can change it.
 ANSWERED_INPUT: Final = "desire"
 
-# Changes in the text of one drive; all of them are in the report and in the JSON.
+# Most changes in the text about one drive; report and JSON contain all.
 SHOWN_CHANGES = 8
 
 
@@ -49,25 +51,24 @@ def _no_truth(_drive: str) -> Truth | None:
 class Comparing(NamedTuple):
     """How logs are compared, for all drives of a run."""
 
-    # Takes the Events of the reference, and the new ones.
+    # Compares the reference's Events with the new ones.
     compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
-    bit_exact: bool = False  # every bit of every message counts
-    gates: Gates = Gates()  # on what changes do to the drive
-    # The truth of a drive, by what the user called it; None where nobody knows it; raises
-    # `CompareError`.
+    bit_exact: bool = False  # whether every bit of every message counts
+    gates: Gates = Gates()  # gates on the effect on the drive
+    # Ground truth of a drive, by the user's text for it; None if unknown. Raises `CompareError`.
     truth_of: Callable[[str], Truth | None] = _no_truth
-    # The reference is of another model, whose numbers are others by right.
+    # Whether the reference is of another model, so that all numbers may differ.
     another_model: bool = False
 
 
 class References(Protocol):
-    """Where the reference of a drive comes from."""
+    """A source of references."""
 
     def find(self, key: ReferenceKey, drive_name: str) -> Reference:
-        """Return the reference for what was run.
+        """Return the reference with the given key.
 
         Raises:
-            ToolError: there is none; says why.
+            ToolError: there is no such reference; the message has the reason.
         """
 
 
@@ -75,30 +76,30 @@ class References(Protocol):
 class DriveVerdict:
     """The verdict on one drive."""
 
-    text: str  # what the user called the drive
+    text: str  # the drive as the user named it
     status: Status  # ``failed``: it could not be judged
-    frames: int = 0  # that the daemon took
-    identical: bool = False  # every message has the bits that the reference's had
-    changes: tuple[Change, ...] = ()  # causes first; empty where it passed
-    meant: tuple[Change, ...] = ()  # changes that gates stand in for, and do not fail
-    # Of the messages, with what it does to the drive; None where it could not be judged.
+    frames: int = 0  # number of frames that the daemon processed
+    identical: bool = False  # whether every message has the same bits as in the reference
+    changes: tuple[Change, ...] = ()  # changes, causes first; empty if it passed
+    meant: tuple[Change, ...] = ()  # changes that gates override, so that they do not fail
+    # Comparison of the messages, with the effect on the drive; None if it could not be judged.
     comparison: Comparison | None = None
-    error: str = ""  # one line, where it failed
-    exit_code: int = 0  # that belongs to it
-    result: JobResult | None = field(default=None, repr=False)  # what came of the run
-    reference: Reference | None = field(default=None, repr=False)  # what it was compared with
+    error: str = ""  # error in one line, if it failed
+    exit_code: int = 0  # exit code of the error
+    result: JobResult | None = field(default=None, repr=False)  # result of the run
+    reference: Reference | None = field(default=None, repr=False)  # the reference used
     another_model: bool = False
 
     @property
     def name(self) -> str:
-        """What the drive calls itself, else what the user called it."""
+        """The drive's own name, or the user's text if it is unknown."""
         return self.result.drive.name if self.result and self.result.drive else self.text
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The verdict in one line."""
         if self.status == "failed":
-            # The drive's name stands before it.
+            # The caller prints the drive's name before it.
             return self.error.removeprefix(f"{self.name}: ")
         count = count_text(self.frames, "frame")
         if self.status == "changed":
@@ -114,11 +115,11 @@ class DriveVerdict:
 
     @property
     def behaviour(self) -> BehaviourVerdict:
-        """What it does to the drive."""
+        """The effect on the drive."""
         return self.comparison.behaviour if self.comparison else BehaviourVerdict()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: all that is known, but pictures."""
+        """Return the verdict as plain values, without pictures."""
         measured = self.result.measured if self.result else None
         return {
             "drive": self.text,
@@ -146,7 +147,7 @@ class DriveVerdict:
 
 
 def _comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
-    """Return all but the curves, which are for plots."""
+    """Return the comparison without the curves, which are for plots."""
     if comparison is None:
         return None
     return {
@@ -168,8 +169,8 @@ def failed(text: str, error: str, exit_code: int, result: JobResult | None = Non
 def judge(text: str, result: JobResult, references: References, how: Comparing) -> DriveVerdict:
     """Return the verdict on one drive.
 
-    `text`: what the user called it. `result`: what came of it. `references`: where its reference
-    comes from. `how`: they are compared.
+    `text`: the drive as the user named it. `result`: the result of its run. `references`: the
+    source of its reference. `how`: how they are compared.
     """
     if result.error or result.drive is None:
         return failed(text, result.error, result.exit_code, result)
@@ -186,7 +187,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
     comparison = replace(comparison, behaviour=behaviour, warnings=notes, sides=sides)
     failing = comparison.failing
     outputs = output_changes(failing)
-    stood_in = output_changes([one for one in comparison.findings if one not in failing])
+    overridden = output_changes([one for one in comparison.findings if one not in failing])
     program = _program_changes(reference, result, how)
     changes = [
         *_causes(reference, result, before.frames, now.frames, how),
@@ -202,7 +203,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
         identical=before.services == now.services
         and bool(np.array_equal(before.digests, now.digests)),
         changes=tuple(changes),
-        meant=(*(program if behaviour.decide else ()), *stood_in),
+        meant=(*(program if behaviour.decide else ()), *overridden),
         comparison=comparison,
         result=result,
         reference=reference,
@@ -213,7 +214,7 @@ def judge(text: str, result: JobResult, references: References, how: Comparing) 
 def _sides(
     text: str, result: JobResult, before: Sequence[bytes], now: Sequence[bytes], how: Comparing
 ) -> tuple[Sides, list[str]]:
-    """Return what both models wanted, and notes: a truth of no use costs the errors alone."""
+    """Return both behaviours with the truth, and notes; an unusable truth is only noted."""
     truth: Behaviour | None = None
     notes = []
     try:
@@ -226,11 +227,11 @@ def _sides(
 
 
 def _program_changes(reference: Reference, result: JobResult, how: Comparing) -> list[Change]:
-    """Return what differs about the programs; gates may stand in for it."""
-    # With strict numerics the bytes of the results say all, on whatever device they were computed.
+    """Return the differences between the programs, which gates can override."""
+    # With strict numerics the output bytes decide, and they are the same on every device.
     if result.device_class == STRICT and not how.another_model:
         return []
-    # Another model has other weights by right.
+    # The weights of another model always differ.
     weights = [] if how.another_model else weight_changes(reference.program, result.program)
     return [*weights, *launch_changes(reference.launches, result.launches)]
 
@@ -238,7 +239,7 @@ def _program_changes(reference: Reference, result: JobResult, how: Comparing) ->
 def _causes(
     reference: Reference, result: JobResult, before: FrameTable, now: FrameTable, how: Comparing
 ) -> list[Change]:
-    """Return what was otherwise before the program ran, and bytes that a strict one has to give."""
+    """Return differences in inputs and frames, and in the output bytes of strict programs."""
     if how.another_model:
         is_same = reference.key.interface == result.interface
         before, now = (_with_shared_inputs(table, is_same) for table in (before, now))
@@ -254,17 +255,17 @@ def _causes(
 
 
 def _with_shared_inputs(table: FrameTable, is_same_interface: bool) -> FrameTable:
-    """Return a table with the inputs that two models have to have alike."""
+    """Return the table with only those inputs that two models must have in common."""
     crc = table.input_crc if is_same_interface else {}
     shared = {name: column for name, column in crc.items() if name != ANSWERED_INPUT}
     return replace(table, input_crc=shared)
 
 
 def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
-    """Return the new messages; in the place of those that did not change at all the old ones.
+    """Return the new messages, replaced by the old ones if their exact content is equal.
 
-    Both sides are rounded alike unless the table of tolerances changed since: then the same value
-    may be another number on each side, and the digests know better.
+    Both sides are rounded equally unless the table of tolerances has changed since. Then equal
+    values can be rounded differently, but their digests are still equal.
     """
     messages = list(now.messages)
     for index in range(min(len(before.messages), len(messages))):
@@ -275,9 +276,9 @@ def messages_to_compare(before: Packed, now: Packed) -> list[bytes]:
 
 
 def weight_changes(before: ProgramFacts, now: ProgramFacts) -> list[Change]:
-    """Return which weights of the same kernels have other bytes.
+    """Return the weights of the same kernels that have different bytes.
 
-    Other kernels may want their weights packed otherwise; then nothing is said.
+    If the kernels differ, they can pack weights differently, so nothing is reported.
     """
     if before.kernels != now.kernels:
         return []
@@ -289,7 +290,7 @@ def weight_changes(before: ProgramFacts, now: ProgramFacts) -> list[Change]:
 
 
 def launch_changes(before: Mapping[str, Launches], now: Mapping[str, Launches]) -> list[Change]:
-    """Return which entries of the program launch more, fewer or other numbers of kernels."""
+    """Return the entries of the program whose number of launches or kernels differs."""
     changes = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)
@@ -300,7 +301,7 @@ def launch_changes(before: Mapping[str, Launches], now: Mapping[str, Launches]) 
 
 
 def output_changes(findings: Sequence[Finding]) -> list[Change]:
-    """Return findings of the comparison as changes, worst first."""
+    """Return the findings of a comparison as changes, in the same order."""
     changes = []
     for finding in findings:
         place = f"{finding.service}.{finding.field}" if finding.field else finding.service
@@ -319,7 +320,7 @@ def output_changes(findings: Sequence[Finding]) -> list[Change]:
 
 
 def gate_changes(behaviour: BehaviourVerdict) -> list[Change]:
-    """Return the gates that do not hold, each with its quantity's worst frame."""
+    """Return the gates that fail, each with the worst frame of its quantity."""
     frames = {row.quantity: row.spread.frame for row in behaviour.rows}
     changes = []
     for gate in behaviour.gates:
@@ -332,7 +333,7 @@ def gate_changes(behaviour: BehaviourVerdict) -> list[Change]:
 
 
 def bit_changes(before: Packed, now: Packed) -> list[Change]:
-    """Return which services have messages whose bits are not those that the reference's had."""
+    """Return the services with messages whose bits differ from the reference's."""
     changes = []
     for service in sorted({*before.services, *now.services}):
         old, new = _digests_of(before, service), _digests_of(now, service)

@@ -1,1 +1,1 @@
-"""Results of a regression for people: lines, pages, pictures, tables."""
+"""Presents results of a regression to people: text, HTML pages, pictures and tables."""

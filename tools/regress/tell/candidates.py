@@ -1,7 +1,7 @@
-"""Several models, or results, side by side in one table: for choosing among trainings.
+"""Compares several models or closed-loop results in one table, to choose among trainings.
 
-The first is what the others are compared with. Where the truth of the drives is known, each stands
-there by its own distance to it.
+All are compared with the first. If the ground truth of the drives is known, each model's distance
+to the truth is shown instead.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from tools.regress.tell.sets import behaviour_of_log, read_replayed, truth_of_dr
 from tools.regress.tell.whole import ALL, WholeVerdict, gate_word, judge_whole, number_of
 from tools.report.report_page import folded, table_part, whole_page
 
-# One line of the table: what it is, its unit, a cell for each candidate.
+# One row of the table: name, unit (if any), and a cell for each candidate.
 Line = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Models side by side."""
+    """Several models, compared over the same drives."""
 
-    names: tuple[str, ...]
-    drives: tuple[str, ...]  # that all have; those of the figures
-    notes: tuple[str, ...]  # what was left out, and why
-    verdicts: tuple[WholeVerdict, ...]  # of each against the first
+    names: tuple[str, ...]  # the models
+    drives: tuple[str, ...]  # drives that all models have; the metrics are about these
+    notes: tuple[str, ...]  # omitted drives, with the reason
+    verdicts: tuple[WholeVerdict, ...]  # each model against the first
 
     @property
     def has_truth(self) -> bool:
-        """Whether figures are distances to the truth."""
+        """Whether the metrics are distances to the truth."""
         return any(row.right_error is not None for row in self.verdicts[0].rows)
 
     @property
     def title(self) -> str:
-        """What the figures are."""
+        """A description of the metrics."""
         what = "distance to the truth" if self.has_truth else f"difference from {self.names[0]}"
         return f"{what}, mean and 99th percentile, over {count_text(len(self.drives), 'drive')}"
 
     def lines(self) -> list[Line]:
-        """Return the lines of the table."""
+        """Return the rows of the table."""
         found: list[Line] = []
         for rows in zip(*(one.rows for one in self.verdicts), strict=True):
             cells = [self._cell(row) for row in rows]
@@ -77,12 +77,12 @@ class Candidates:
         return f"{number(spread.mean)}, {number(spread.p99)}{missed}"
 
     def text(self) -> str:
-        """Return the table for people."""
+        """Return the table as text."""
         header = ("", "unit", *map(printable, self.names))
         return "\n".join([*self.notes, self.title, format_table(header, self.lines())])
 
     def page(self) -> str:
-        """Return the table as a page."""
+        """Return the table as an HTML page."""
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         title = self.title[0].upper() + self.title[1:]
         lines = self.lines()
@@ -98,7 +98,7 @@ class Candidates:
         return _page("".join(parts), self.names)
 
     def lead(self) -> str:
-        """Return how far the path of each lies from the truth, or from the first one's."""
+        """Return a sentence with each path's distance from the truth, or from the first one's."""
         found = [self._spread(one, (PATH,)) for one in self.verdicts]
         what = "the truth" if self.has_truth else f"that of {self.names[0]}"
         pairs = [
@@ -111,7 +111,7 @@ class Candidates:
         )
 
     def _summary_part(self) -> str:
-        """Return a few rows in lengths that people use, the best of each marked."""
+        """Return a short table in everyday lengths, with the best of each row marked."""
         rows = []
         for summed in SUMMARY:
             found = [self._spread(one, summed.quantities) for one in self.verdicts]
@@ -141,7 +141,7 @@ class Candidates:
     def _spread(
         self, verdict: WholeVerdict, quantities: Sequence[str]
     ) -> tuple[Spread, str] | None:
-        """Return how far the worst of some quantities is off, and its unit; None: nobody knows."""
+        """Return spread and unit of the worst of some quantities; None if unknown."""
         found = []
         for row in verdict.rows:
             error = row.right_error
@@ -152,7 +152,7 @@ class Candidates:
         return max(found, key=lambda one: one[0].mean, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the comparison as plain values."""
         return {
             "drives": list(self.drives),
             "notes": list(self.notes),
@@ -169,37 +169,37 @@ class Candidates:
         }
 
     def to_history(self) -> dict[str, Mapping[str, float | None]]:
-        """Return what a history keeps of each but the first, by subject."""
+        """Return the values to store in a history for each model but the first, by subject."""
         pairs = zip(self.names[1:], self.verdicts[1:], strict=True)
         return {f"{self.names[0]} and {name}": verdict.to_history() for name, verdict in pairs}
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Closed-loop results side by side."""
+    """Several closed-loop results."""
 
-    names: tuple[str, ...]
-    # A row for each: its name, then its values; NaN without one.
+    names: tuple[str, ...]  # the results
+    # Metrics: name -> one value per result; NaN if a result lacks it.
     figures: tuple[tuple[str, tuple[float, ...]], ...]
 
     @property
     def differing(self) -> dict[str, tuple[float, ...]]:
-        """Those that are not the same everywhere."""
-        # NaN is unequal to itself, but a figure that nobody has is the same everywhere.
+        """The metrics that differ between results."""
+        # NaN is unequal to itself, so compare texts: a metric that all lack does not differ.
         return {name: row for name, row in self.figures if len({repr(one) for one in row}) > 1}
 
     def lines(self) -> list[Line]:
-        """Return the lines of the table."""
+        """Return the rows of the table."""
         return [(printable(name), *map(number, row)) for name, row in self.differing.items()]
 
     def text(self) -> str:
-        """Return the table for people."""
+        """Return the table as text."""
         count = len(self.differing)
         title = f"{count_text(count, 'figure')} {'differs' if count == 1 else 'differ'}"
         return "\n".join([title, format_table(("figure", *self.names), self.lines())])
 
     def page(self) -> str:
-        """Return the table as a page."""
+        """Return the table as an HTML page."""
         lines = self.lines()
         whole = [line for line in lines if "." not in line[0]]
         parts = [line for line in lines if "." in line[0]]
@@ -216,7 +216,7 @@ class Results:
         )
 
     def lead(self) -> str:
-        """Return what matters most of each: drives to the end, departures, the offset."""
+        """Return the main metrics of each: completed drives, departures, offset."""
         figures = dict(self.figures)
         said = []
         for name, label, unit in TELLING:
@@ -231,11 +231,11 @@ class Results:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the comparison as plain values."""
         return {"candidates": list(self.names), "figures": self.differing}
 
     def to_history(self) -> dict[str, Mapping[str, float | None]]:
-        """Return what a history keeps of each but the first, by subject."""
+        """Return the values to store in a history for each result but the first, by subject."""
         return {
             f"{self.names[0]} and {name}": {figure: row[place] for figure, row in self.figures}
             for place, name in enumerate(self.names[1:], 1)
@@ -244,17 +244,17 @@ class Results:
 
 def _spread_cells(spread: Spread, unit: str) -> list[str]:
     texts = [value_text(value, unit, spread.p99) for value in (spread.mean, spread.p99)]
-    # The unit of a pair is written once.
+    # Write the common unit of a pair once.
     first, _, ending = texts[0].rpartition(" ")
     return [first if texts[1].endswith(f" {ending}") and first else texts[0], texts[1]]
 
 
 def _cells_of(cells: Sequence[tuple[float, str]], *, is_judged: bool) -> str:
-    """Return cells of a row; less is better, and the least is marked where that says anything."""
+    """Return the HTML cells of a row; the smallest value is marked as best if values differ."""
     known = {value for value, _ in cells if math.isfinite(value)}
     texts = {text for value, text in cells if value == min(known, default=math.nan)}
-    is_told_apart = is_judged and len({text for _, text in cells}) > 1
-    best = texts if is_told_apart else set()
+    is_different = is_judged and len({text for _, text in cells}) > 1
+    best = texts if is_different else set()
     return "".join(
         f'<td class="number{" best" if text in best else ""}">{escape(text)}</td>'
         for _, text in cells
@@ -268,17 +268,17 @@ def _page(content: str, names: Sequence[str]) -> str:
 
 
 def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Candidates:
-    """Return models side by side.
+    """Return a comparison of several models.
 
-    `paths`: directories that `modeld replay` wrote for a model, or logs. `gates`: judged over all
-    drives, whatever their names begin with. `truth`: see `truth_of_drive`.
+    `paths`: directories that `modeld replay` wrote for each model, or logs. `gates`: gates to judge
+    over all drives, with or without the prefix ``all.``. `truth`: see `truth_of_drive`.
 
     Raises:
-        CompareError: they have no drive in common.
+        CompareError: the models have no drive in common.
         LogError: a log cannot be read.
     """
     models = [read_replayed(path) for path in paths]
-    # Single logs are of one drive, whatever they are called.
+    # Single logs are assumed to be of the same drive, whatever their names.
     if all(not path.is_dir() for path in paths):
         models = [type(one)(one.name, {"": next(iter(one.logs.values()))}) for one in models]
     drives = [name for name in models[0].logs if all(name in one.logs for one in models)]
@@ -288,7 +288,7 @@ def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Ca
             "drives with each"
         )
     left_out = {name for one in models for name in one.logs} - set(drives)
-    notes = [f"left out, as not all have it: {', '.join(sorted(left_out))}"] if left_out else []
+    notes = [f"omitted, since not all have them: {', '.join(sorted(left_out))}"] if left_out else []
     true = {name: truth_of_drive(truth, name, len(drives)) for name in drives}
     known = {name: None if one is None else true_behaviour(one) for name, one in true.items()}
     first = {name: behaviour_of_log(models[0].logs[name]) for name in drives}
@@ -307,23 +307,23 @@ def candidates_of(paths: Sequence[Path], gates: Gates, truth: Path | None) -> Ca
         }
         costs = models[0].costs(drives), one.costs(drives)
         verdicts.append(judge_whole(sides, costs, over_all))
-    told = _told_apart(paths, [one.name for one in models])
+    told = _unique_names(paths, [one.name for one in models])
     return Candidates(told, tuple(drives), tuple(notes), tuple(verdicts))
 
 
 def results_of(paths: Sequence[Path], ignore: Sequence[str]) -> Results:
-    """Return closed-loop results side by side.
+    """Return a comparison of several closed-loop results.
 
     Raises:
-        CompareError: a file is no such result.
+        CompareError: a file is not such a result.
     """
     found = [chosen_figures(read_result(path), ignore) for path in paths]
     names = dict.fromkeys(name for one in found for name in one)
     rows = [(name, tuple(one.get(name, math.nan) for one in found)) for name in names]
-    return Results(_told_apart(paths, [path.stem for path in paths]), tuple(rows))
+    return Results(_unique_names(paths, [path.stem for path in paths]), tuple(rows))
 
 
-def _told_apart(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
+def _unique_names(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         str(path) if names.count(name) > 1 else name
         for path, name in zip(paths, names, strict=True)

@@ -1,8 +1,8 @@
-"""The report of a regression: one HTML page that needs nothing else, no script and no network.
+"""Renders the report of a regression as one self-contained HTML page without scripts.
 
-The verdict in a sentence and drives in a table; of those that changed: the worst frames with both
-paths, causes, gates and metres, and folded all outputs and their curves; execution times of both
-sides; where both sides ran.
+It starts with the verdict in a sentence and a table of drives. Each changed drive has its worst
+frames with both planned paths, causes, gates and effects in metres; all outputs and their curves
+are collapsed. Execution times and environments of both sides follow.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from tools.report.report_page import (
     write_page,
 )
 
-# More only make the page longer: the JSON has everything.
+# Limits on the page's length; the JSON contains everything.
 MAX_CHANGES = 40
 MAX_PLOTS = 9
 MAX_PICTURES = 2
-# Drives whose frames are decoded once more for pictures.
+# Most drives whose frames are decoded again for pictures.
 MAX_PICTURED_DRIVES = 8
-# Changes that a table of their own, or a folded one, has.
+# Kinds of changes that have their own table or a collapsed one.
 FOLDED = ("outputs", "gate")
 _STATUS = {"failed": "not judged"}
 
@@ -68,7 +68,7 @@ td.name { white-space: nowrap; }
 
 
 def write_report(path: Path, plan: Plan, verdict: RunVerdict) -> None:
-    """Write the page; the file appears complete or not at all.
+    """Write the page atomically.
 
     Raises:
         UsageError: the file cannot be written.
@@ -88,7 +88,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
         f"<header><h1>{escape(title)}</h1>{_summary(verdict)}</header>",
         _tiles(verdict),
         _table(verdict),
-        # Of a single drive its own section says more, with pictures.
+        # The section of a single drive has more detail and pictures.
         "" if is_one else whole,
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
         *(_gates(drive) for drive in held),
@@ -100,7 +100,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
 
 
 def _summary(verdict: RunVerdict) -> str:
-    """Return the conclusion, and what the change does to the drive, as paragraphs."""
+    """Return the conclusion and the effect on the drives, as paragraphs."""
     rows = [row for drive in verdict.drives for row in drive.behaviour.rows]
     gates = [gate for drive in verdict.drives for gate in drive.behaviour.gates]
     errors = [drive.error for drive in verdict.drives if drive.status == "failed"]
@@ -112,7 +112,7 @@ def _summary(verdict: RunVerdict) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Return text as HTML; what stands in backticks is a command."""
+    """Return text as HTML; text in backticks becomes code."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(pieces))
 
@@ -161,7 +161,7 @@ def _table(verdict: RunVerdict) -> str:
 
 
 def _badness(drive: DriveVerdict) -> tuple[int, float]:
-    """Return what orders drives: those not judged, those that changed, how far."""
+    """Return the sort key of a drive: not judged, changed, passed; then the path's displacement."""
     moved = worst_path(drive.behaviour.rows)
     return ("passed", "changed", "failed").index(drive.status), moved.max if moved else 0.0
 
@@ -171,7 +171,7 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     outputs = [_change(one, one.kind) for one in drive.changes if one.kind == "outputs"]
     meant = [_change(one, f"meant: {one.kind}") for one in drive.meant]
     fields = count_text(len(outputs), "output") + " beyond tolerance"
-    stood_in = count_text(len(meant), "change") + " overridden by gates"
+    overridden = count_text(len(meant), "change") + " overridden by gates"
     lead = path_sentence(drive.behaviour.rows)
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
@@ -179,13 +179,13 @@ def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
     return (
         f'<section><h2>{escape(drive.name)}</h2><p class="lead">{escape(lead)}</p>{pictures}'
         f"{_listed(causes)}{notes}{_behaviour(drive)}{folded(fields, _listed(outputs))}"
-        f"{folded(stood_in, _listed(meant))}"
+        f"{folded(overridden, _listed(meant))}"
         f"{folded('Curves of the fields that differ most', _plots(drive.comparison))}</section>"
     )
 
 
 def _gates(drive: DriveVerdict) -> str:
-    """Return the section of a drive that has gates and did not change."""
+    """Return the section of an unchanged drive that has gates."""
     return f"<section><h2>{escape(drive.name)}</h2>{_behaviour(drive)}</section>"
 
 
@@ -207,7 +207,7 @@ def _change(change: Change, kind: str) -> str:
 
 
 def _plots(comparison: Comparison | None) -> str:
-    """Draw the fields that were found to differ, worst first."""
+    """Draw the curves of the fields with findings, worst first."""
     if comparison is None:
         return ""
     curves = {(series.service, series.field): series for series in comparison.series}
@@ -231,7 +231,7 @@ def _plot(series: FieldSeries) -> str:
     values = np.concatenate([series.left, series.right])
     finite = values[np.isfinite(values)]
     span = float(np.ptp(finite)) if finite.size else 0.0
-    # A constant field gets some room around it, whatever its unit.
+    # Leave some room around a constant field, whatever its unit.
     size = float(np.abs(finite).max()) if finite.size else 0.0
     limits = padded_range(values, minimum_span=max(span, 1e-6 * size, 1e-9))
     margins = Margins(left=74)
@@ -242,7 +242,7 @@ def _plot(series: FieldSeries) -> str:
 
 
 def _pictures(plan: Plan, drive: DriveVerdict) -> str:
-    """Draw both paths over the worst frames; a drive that is gone costs the pictures only."""
+    """Draw both planned paths over the worst frames; an unreadable drive only lacks pictures."""
     if drive.comparison is None or drive.reference is None or drive.result is None:
         return ""
     before, now = unpack(drive.reference.outputs), unpack(drive.result.outputs)
@@ -268,7 +268,7 @@ def _pictures(plan: Plan, drive: DriveVerdict) -> str:
 def _timing(verdict: RunVerdict) -> str:
     rows = "".join(_timing_row(timing) for timing in verdict.timings)
     gate = f"<table>{rows}</table>" if rows else "<p>The speed was not judged.</p>"
-    # Of another model nothing is drawn: it has played the drives before or after this one.
+    # With another model, times are not drawn: the sides played the drives at different times.
     judged = [one for one in verdict.drives if one.reference and one.result and not verdict.against]
     charts = "".join(
         _histograms(drive.name, drive.reference.execution, drive.result.measured.execution_s)
@@ -313,7 +313,7 @@ def _histograms(name: str, before: Histogram, execution_s: Sequence[float]) -> s
     chart = Chart(362, 190, (low, max(high, low + 0.1)), (0.0, 1.1 * top), "ms", "", about)
     for side, css in sides:
         edges = side.start_ms + side.step_ms * np.arange(len(side.counts) + 1)
-        # Per millisecond, so that bins of different widths enclose the same area.
+        # Densities per millisecond, so that bins of different widths enclose the same area.
         share = np.array(side.counts) / sum(side.counts) / side.step_ms
         chart.line(np.repeat(edges, 2)[1:-1], np.repeat(share, 2), css)
     medians = ", ".join(f"{side.median_ms:.1f} ms {css}" for side, css in sides)

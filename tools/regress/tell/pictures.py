@@ -1,4 +1,4 @@
-"""Camera frames with the planned paths of the reference and of the new run, also as files."""
+"""Draws planned paths of the reference and the new run over camera frames, as SVG or JPEG files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tools.report.report_page import path_data
 from tools.views.canvas import Canvas
 from tools.views.overlay import ribbon
 
-# Where drawing starts and ends; nearer is under the bonnet, further is a pixel wide.
+# Range of the drawn path: nearer is under the hood, farther is one pixel wide.
 NEAR_M, FAR_M = 3.0, 90.0
 HALF_CAR_M = 0.9
-# Half the width of the line that stands for an edge of the path, in pixels of a 960 px picture.
+# Width of the pictures in pixels.
 PICTURE_WIDTH = 720
 
 Points = NDArray[np.float64]
@@ -42,21 +42,21 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A camera frame."""
+    """A decoded camera frame."""
 
     frame_id: int
-    jpeg: bytes  # the picture, of any scale
-    camera: Camera  # in whose pixels is drawn
+    jpeg: bytes  # the picture, at any scale
+    camera: Camera  # the camera; drawings use its pixels
     mounting: Mounting  # calibration for the drawing
 
 
 def take_shots(
     text: str, options: DriveOptions, packed: Packed, wanted: Sequence[int]
 ) -> list[Shot]:
-    """Decode frames of a drive once more.
+    """Decode frames of a drive again.
 
-    `options`: how it is opened. `packed`: its messages, which say at which moment a frame was.
-    `wanted`: frame ids; those that the drive lacks are left out.
+    `text`: the drive, as text for `open_drive`. `options`: options for opening it. `packed`: its
+    results, which map frames to moments. `wanted`: frame ids; missing ones are omitted.
 
     Raises:
         ToolError: the drive can no longer be read.
@@ -89,7 +89,7 @@ def _shot(drive: Drive, frame_id: int, index: int) -> Shot | None:
 
 
 def _camera_of(drive: Drive) -> dict[str, Camera]:
-    """Return the cameras by stream, in the order in which they are drawn on."""
+    """Return the cameras by stream, in order of preference for drawing."""
     mounting = drive.info.mounting
     try:
         cameras = drive.info.cameras or find_cameras(mounting.device_type, mounting.sensor)
@@ -125,7 +125,7 @@ def plans_of(packed: Packed) -> dict[int, Points]:
 
 
 def draw(shot: Shot, before: Points | None, now: Points | None) -> str:
-    """Return an SVG: the picture, the reference's path as an outline, the new one filled."""
+    """Return an SVG with the picture, the reference's path as an outline and the new one filled."""
     shapes = []
     for plan, css in ((now, "path-now"), (before, "path-before")):
         if plan is not None and plan.size:
@@ -141,7 +141,7 @@ def draw(shot: Shot, before: Points | None, now: Points | None) -> str:
 
 
 def _ribbon(plan: Points, css: str, shot: Shot) -> str:
-    # The plan starts at the camera; on the road it lies one mounting height lower.
+    # The plan starts at the camera; on the road it is one mounting height lower.
     curve = plan + np.array([0.0, 0.0, shot.mounting.height_m])
     curve = curve[(curve[:, 0] >= NEAR_M) & (curve[:, 0] <= FAR_M)]
     if len(curve) < 2:
@@ -149,30 +149,30 @@ def _ribbon(plan: Points, css: str, shot: Shot) -> str:
     side = np.array([0.0, HALF_CAR_M, 0.0])
     edges = [project(curve + sign * side, shot.camera, shot.mounting.rpy_rad) for sign in (-1, 1)]
     outline = np.concatenate([edges[0], edges[1][::-1]])
-    # A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
+    # A wild curve can project to infinity; SVG numbers must stay small to be drawn at all.
     limit = 20.0 * shot.camera.width
     outline = np.clip(outline[np.isfinite(outline).all(axis=1)], -limit, limit)
     return f'<path class="{css}" d="{path_data(outline)}Z"/>'
 
 
-# --- JPEG files of drives that changed, for pages without pictures of their own ---------------
+# --- JPEG files of changed drives, for pages that cannot embed SVG ----------------------------
 
 MAX_DRIVES: Final = 8
 MAX_OF_A_DRIVE: Final = 2
-# As on the report: the reference's path green below, the new one red over it.
+# Colors of the report: the reference's path is green, the new one is drawn over it in red.
 _GREEN, _RED = (34, 197, 94), (220, 38, 38)
 
-# Drive, what is shown, name of the file.
+# (drive, description of the picture, file name)
 PictureFile = tuple[str, str, str]
 
 
 def write_pictures(
     directory: Path, drives: Sequence[DriveVerdict], options: DriveOptions
 ) -> list[PictureFile]:
-    """Write the worst frames of drives that changed, with both planned paths over them.
+    """Write the worst frames of changed drives, with both planned paths drawn over them.
 
-    `directory`: gets ``DRIVE-FRAME.jpg``; made where it is missing. `drives`: judged; one that can
-    no longer be read has no picture. `options`: how drives are opened.
+    `directory`: directory for ``NUMBER-DRIVE-FRAME.jpg``; created if missing. `drives`: judged
+    drives; those that can no longer be read get no picture. `options`: options for opening them.
 
     Raises:
         UsageError: a file cannot be written.
@@ -199,12 +199,12 @@ def write_pictures(
 
 
 def worst_frames(drive: DriveVerdict, most: int) -> list[int]:
-    """Return the ids of frames that are worth a look: where gates fail, the path moves, fields do.
+    """Return ids of the most relevant frames: failed gates, then the path, then fields.
 
-    `drive`: judged. `most`: how many.
+    `drive`: a judged drive. `most`: largest number of frames.
     """
     frames = [change.first_frame for change in drive.changes if change.kind == "gate"]
-    # Where the path moves most comes before where the field does that is most beyond its own.
+    # The largest displacement of the path precedes the largest excess of a field.
     frames.append(worst_frame(drive.behaviour.rows))
     if drive.comparison is not None:
         frames += [finding.worst_frame for finding in drive.comparison.findings]
@@ -222,7 +222,7 @@ def _painted(shot: Shot, plans: Sequence[NDArray[np.float64] | None]) -> bytes:
     scale = np.array([rgb.shape[1] / shot.camera.width, rgb.shape[0] / shot.camera.height])
     for plan, color in zip(plans, (_GREEN, _RED), strict=True):
         if plan is not None and plan.size:
-            # The plan starts at the camera; on the road it lies one mounting height lower.
+            # The plan starts at the camera; on the road it is one mounting height lower.
             curve = plan + np.array([0.0, 0.0, shot.mounting.height_m])
             outline = ribbon(curve, HALF_CAR_M, shot.camera, shot.mounting.rpy_rad)
             canvas.fill(outline * scale, color, 0.45)

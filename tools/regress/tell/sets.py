@@ -1,6 +1,6 @@
-"""Two directories of logs compared: drives paired by name, one verdict over all of them.
+"""Compares two directories of logs: pairs drives by name and gives one verdict over all of them.
 
-`modeld replay -o DIR` writes such logs: one for each drive, with times and sizes.
+`modeld replay -o DIR` writes such directories, with one log per drive, times and sizes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tools.regress.tell.whole import (
     WholeVerdict,
     costs_of,
     judge_whole,
-    of_drives,
+    per_drive_gates,
     whole_section,
 )
 from tools.report.report_page import folded, table_part, title_of_two, whole_page
 
-# Longest first: a name loses the first ending that fits.
+# File name endings of logs, longest first; the first match is removed.
 _ENDINGS: Final = (
     *(f"{log}{packed}" for log in (".rlog", ".qlog") for packed in (".zst", ".bz2")),
     *(".rlog", ".qlog", ".zst", ".bz2"),
@@ -53,13 +53,13 @@ _ENDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one model said over some drives."""
+    """The logs of one model over some drives."""
 
-    name: str  # of the model, for people
-    logs: Mapping[str, Path]  # log by the drive's name
+    name: str  # display name of the model
+    logs: Mapping[str, Path]  # drive name -> log
 
     def costs(self, drives: list[str]) -> Costs:
-        """Return times and size over some of the drives, as far as they were noted.
+        """Return times and artifact size over some of the drives, as far as they were recorded.
 
         Raises:
             DriveError: a frame table is damaged.
@@ -73,10 +73,10 @@ class Replayed:
 
 
 def read_replayed(path: Path) -> Replayed:
-    """Return the logs of a directory, or of a single log.
+    """Return the logs of a directory, or a single log.
 
     Raises:
-        CompareError: there is none, or two are of one drive.
+        CompareError: there are no logs, or two are of one drive.
     """
     if not path.is_dir():
         return Replayed(path.name, {drive_name(path): path})
@@ -100,13 +100,13 @@ def read_replayed(path: Path) -> Replayed:
 
 
 def drive_name(log: Path) -> str:
-    """Return the name of a log's drive: that of its file."""
+    """Return the drive name of a log: its file name without the ending."""
     ending = next((one for one in _ENDINGS if log.name.endswith(one)), "")
     return log.name.removesuffix(ending)
 
 
 def behaviour_of_log(log: Path) -> Behaviour:
-    """Return what a model wanted, frame by frame.
+    """Return the model's outputs as a driver would feel them, frame by frame.
 
     Raises:
         LogError: the log cannot be read.
@@ -118,13 +118,13 @@ def behaviour_of_log(log: Path) -> Behaviour:
 
 
 def truth_of_drive(path: Path | None, drive: str, drives: int) -> Truth | None:
-    """Return the truth of one of several drives; None where nobody knows it.
+    """Return the ground truth of one of several drives; None if it is unknown.
 
-    `path`: a truth, or a directory with one for each drive, under the drive's name; or None.
-    `drives`: how many there are: the truth of a single one may have any name.
+    `path`: a truth, or a directory with one per drive, under the drive's name; or None. `drives`:
+    number of drives; with a single one, the truth can have any name.
 
     Raises:
-        CompareError: it is damaged, or there is nothing at the path.
+        CompareError: the truth is damaged, or does not exist at the path.
     """
     if path is None:
         return None
@@ -150,38 +150,38 @@ SIDES = ("left", "right")
 
 @dataclass(frozen=True, slots=True)
 class PairOutcome:
-    """One drive of both directories."""
+    """The comparison of one drive."""
 
     drive: str
-    comparison: Comparison | None = None  # None where it could not be compared
-    error: str = ""  # one line; "" where it was
-    exit_code: int = 0  # that belongs to the error
+    comparison: Comparison | None = None  # None if it could not be compared
+    error: str = ""  # error in one line; "" if it was compared
+    exit_code: int = 0  # exit code of the error
 
     @property
     def word(self) -> str:
-        """The verdict in a word."""
+        """The verdict in one word."""
         if self.comparison is None:
             return "FAILED"
         return "AGREE" if self.comparison.passed else "DIFFER"
 
     @property
     def text(self) -> str:
-        """The verdict in a line, without that word."""
+        """The verdict in one line, without that word."""
         return verdict(self.comparison).split(": ", 1)[1] if self.comparison else self.error
 
 
 @dataclass(frozen=True, slots=True)
 class SetComparison:
-    """Two directories compared."""
+    """The comparison of two directories."""
 
     left: str  # the reference
-    right: str  # what is compared with it
-    pairs: tuple[PairOutcome, ...]  # one for each drive that either has
+    right: str  # the directory compared with it
+    pairs: tuple[PairOutcome, ...]  # one per drive of either directory
     whole: WholeVerdict
 
     @property
     def exit_code(self) -> int:
-        """0: all agree; 1: one differs; else of the first drive that could not be compared."""
+        """0: all agree; 1: one differs; else that of the first drive that was not compared."""
         codes = [pair.exit_code or 1 for pair in self.pairs if pair.comparison is None]
         if codes:
             return codes[0]
@@ -190,7 +190,7 @@ class SetComparison:
 
     @property
     def conclusion(self) -> str:
-        """One line."""
+        """The conclusion in one line."""
         total = count_text(len(self.pairs), "drive")
         words = [pair.word for pair in self.pairs]
         if "FAILED" in words:
@@ -202,7 +202,7 @@ class SetComparison:
         return "; ".join(one for one in (differ, gates) if one) or f"{total} agree"
 
     def text(self) -> str:
-        """Return the comparison for people."""
+        """Return the comparison as text."""
         width = max(len(pair.drive) for pair in self.pairs)
         lines = [f"{pair.word:8}{pair.drive:{width}}  {pair.text}" for pair in self.pairs]
         for pair in self.pairs:
@@ -214,7 +214,7 @@ class SetComparison:
         return "\n".join([*lines, self.conclusion])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the comparison as plain values."""
         return {
             "left": self.left,
             "right": self.right,
@@ -233,12 +233,12 @@ class SetComparison:
         }
 
     def to_history(self) -> dict[str, Mapping[str, float | None]]:
-        """Return what a history keeps, by subject; nothing where nothing was compared."""
+        """Return the values to store in a history, by subject; empty if nothing was compared."""
         subject = f"{Path(self.left).name} and {Path(self.right).name}"
         return {subject: self.whole.to_history()} if self.whole.drives else {}
 
     def page(self) -> str:
-        """Return the comparison as a page: the conclusion, then the drives, the worst first."""
+        """Return the comparison as an HTML page: the conclusion, then the drives, worst first."""
         title = title_of_two(self.left, self.right)
         ordered = sorted(self.pairs, key=_badness, reverse=True)
         rows = [
@@ -265,7 +265,7 @@ def _path_of(pair: PairOutcome) -> Spread | None:
 
 
 def _badness(pair: PairOutcome) -> tuple[bool, bool, float]:
-    """Return what orders drives: those without a comparison, those that differ, how far."""
+    """Return the sort key of a drive: not compared, different, then the path's displacement."""
     path = _path_of(pair)
     return pair.comparison is None, pair.word == "DIFFER", path.max if path else 0.0
 
@@ -292,17 +292,17 @@ def _section(pair: PairOutcome) -> str:
 def compare_directories(
     left: Path, right: Path, options: CompareOptions, truth: Path | None = None
 ) -> SetComparison:
-    """Compare the logs of two directories, drive by drive and as one.
+    """Compare the logs of two directories, for each drive and over all drives.
 
-    `left`: the reference. `right`: what is compared with it. `options`: how logs are compared;
-    ``truth`` in it is not used. `truth`: see `truth_of_drive`.
+    `left`: the reference. `right`: the directory compared with it. `options`: how logs are
+    compared; its ``truth`` is not used. `truth`: see `truth_of_drive`.
 
     Raises:
         CompareError: a directory has no logs.
     """
     sides = read_replayed(left), read_replayed(right)
     names = [*sides[0].logs, *(name for name in sides[1].logs if name not in sides[0].logs)]
-    single = replace(options, gates=of_drives(options.gates))
+    single = replace(options, gates=per_drive_gates(options.gates))
     pairs = tuple(_pairs(sides, names, single, truth))
     compared = {
         pair.drive: pair.comparison.sides

@@ -1,7 +1,8 @@
-"""The verdict of a regression in one line, and for programs that gate changes.
+"""Summarizes the verdict of a regression: one line, GitHub annotations, Markdown and JUnit XML.
 
-JUnit XML for whoever collects test results, Markdown for a page of a pull request, and error lines
-that GitHub shows beside the files. What is not judged is skipped or named, never passed.
+JUnit XML is for systems that collect test results, Markdown for a comment on a pull request, and
+annotations for GitHub's workflow view. Anything not judged is marked as skipped or named, never as
+passed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tools.regress.run import RunVerdict, TimingOutcome
 from tools.regress.tell.whole import TITLE, WholeVerdict, gate_word
 
 SUITE: Final = "modeld regress"
-# GitHub shows ten annotations of a step.
+# GitHub shows at most ten annotations of a step.
 MAX_ANNOTATIONS: Final = 10
 
 
 def conclusion(verdict: RunVerdict) -> str:
-    """Return what the run means and what to do."""
+    """Return the conclusion of the run and the recommended action."""
     total = count_text(len(verdict.drives), "drive")
     states = [drive.status for drive in verdict.drives]
     failures, changed = states.count("failed"), states.count("changed")
@@ -72,7 +73,7 @@ def _advice(verdict: RunVerdict) -> str:
 
 
 def error_lines(verdict: RunVerdict) -> list[str]:
-    """Return workflow commands that show what failed; none where nothing did."""
+    """Return GitHub workflow commands for failures; empty if there are none."""
     found = []
     for drive in verdict.drives:
         if drive.status == "failed":
@@ -98,9 +99,9 @@ def _error(title: str, text: str) -> str:
 
 
 def markdown(verdict: RunVerdict, pictures: Sequence[tuple[str, str, str]] = ()) -> str:
-    """Return the verdict as Markdown that GitHub renders.
+    """Return the verdict as Markdown for GitHub.
 
-    `pictures`: drive, what is shown, and address of each.
+    `pictures`: drive, description and URL of each picture.
     """
     parts = [f"### {SUITE}: {_word(verdict)}", _text(conclusion(verdict))]
     rows = [(_mark(one.status), one.name, one.summary) for one in verdict.drives]
@@ -120,7 +121,7 @@ def markdown(verdict: RunVerdict, pictures: Sequence[tuple[str, str, str]] = ())
 
 
 def _speed(timing: TimingOutcome) -> str:
-    """Return the verdict on the speed with what became slower."""
+    """Return the verdict on the speed, with the slower parts."""
     return "; ".join((timing.verdict.text, *timing.verdict.lines))
 
 
@@ -173,7 +174,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text that stays text: no markup, no cell of a table, nobody who is called."""
+    """Return text with Markdown, table and mention characters escaped."""
     return printable(text).translate({ord(sign): f"&#{ord(sign)};" for sign in "&<>|`*_[]@#"})
 
 
@@ -181,9 +182,9 @@ def _text(text: str) -> str:
 
 
 def junit(verdict: RunVerdict) -> str:
-    """Return the verdict as JUnit XML: a case for each drive, gate over all drives, and entry.
+    """Return the verdict as JUnit XML: a case per drive, per gate over all drives, and per entry.
 
-    What changed is a failure, what could not be judged an error, what was not judged is skipped.
+    Changes are failures. Drives that could not be judged are errors. Unjudged gates are skipped.
     """
     suite = Xml.Element("testsuite", name=SUITE)
     for drive in verdict.drives:
@@ -235,7 +236,7 @@ def _note(case: Xml.Element, tag: str, *texts: str) -> None:
 
 
 def _xml_text(text: str) -> str:
-    """Return text without characters that XML does not have."""
+    """Return text without characters that XML does not allow."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
@@ -243,9 +244,9 @@ def _xml_text(text: str) -> str:
 
 
 def explain_timing(outcome: TimingOutcome) -> Explanation:
-    """Say what became slower, of an entry whose timing gate failed.
+    """Explain the failed timing gate of an entry.
 
-    Its `largest` is in ms, of a frame.
+    `largest` of the result is the lost time per frame, in ms.
     """
     verdict = outcome.verdict
     lines = verdict.lines or (verdict.text,)

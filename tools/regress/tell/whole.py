@@ -1,6 +1,7 @@
-"""All drives judged as one: metres over every frame, times and sizes of both programs, gates.
+"""Judges all drives together: metres over every frame, times and sizes of both programs, gates.
 
-Gates whose names begin with ``all.`` are about these figures; all others hold drive by drive.
+Gates whose names begin with ``all.`` refer to these metrics; all other gates are judged for each
+drive.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ _COST_NAMES: Final = (
 
 
 class Costs(NamedTuple):
-    """What a program costs over all drives; NaN where nobody knows."""
+    """The costs of a program over all drives; NaN if unknown."""
 
-    execution_ms: float = math.nan  # median of the frames in which the model ran
-    p99_ms: float = math.nan  # 99th percentile of them
-    artifact_bytes: float = math.nan  # size of the file
+    execution_ms: float = math.nan  # median time of the frames in which the model ran
+    p99_ms: float = math.nan  # 99th percentile of these times
+    artifact_bytes: float = math.nan  # size of the artifact file
 
 
 def costs_of(execution_s: Sequence[Sequence[float]], artifact_bytes: float | None) -> Costs:
     """Return the costs of a program.
 
-    `execution_s`: of each frame of each drive; 0 where the model did not run. `artifact_bytes`:
-    size of the file; None: not known.
+    `execution_s`: times of the frames of each drive; 0 if the model did not run. `artifact_bytes`:
+    size of the file; None if unknown.
     """
     times = np.array([time for drive in execution_s for time in drive if time > 0.0], np.float64)
     size = math.nan if artifact_bytes is None else float(artifact_bytes)
@@ -61,15 +62,15 @@ def costs_of(execution_s: Sequence[Sequence[float]], artifact_bytes: float | Non
 
 @dataclass(frozen=True, slots=True)
 class WholeVerdict:
-    """The verdict on all drives as one."""
+    """The verdict on all drives together."""
 
-    drives: tuple[str, ...] = ()  # names, by the numbers that `worst_of_pool` gives
-    rows: tuple[Row, ...] = ()  # one for each quantity
-    # Of the reference and of what is judged.
+    drives: tuple[str, ...] = ()  # names; `worst_of_pool` returns indices of this tuple
+    rows: tuple[Row, ...] = ()  # one row per quantity
+    # Costs of the reference and of the judged program.
     costs: tuple[Costs, Costs] = field(default_factory=lambda: (Costs(), Costs()))
-    # Time of a run, new over old, both measured by turns; None: of wall times in `costs`.
+    # New time divided by old, measured alternately; None: computed from the wall times in `costs`.
     time_ratio: float | None = None
-    gates: tuple[GateVerdict, ...] = ()  # what became of each gate on these figures
+    gates: tuple[GateVerdict, ...] = ()  # verdict on each gate over all drives
 
     @property
     def holds(self) -> bool:
@@ -77,7 +78,7 @@ class WholeVerdict:
         return all(gate.holds for gate in self.gates)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the verdict as plain values."""
         quantities = []
         for row in self.rows:
             drive, frame = worst_of_pool(row)
@@ -93,13 +94,13 @@ class WholeVerdict:
         }
 
     def to_history(self) -> dict[str, float | None]:
-        """Return what a history keeps: the largest differences, and all costs."""
+        """Return the values to store in a history: the largest differences, and all costs."""
         return {**largest_of(self.rows), **_cost_figures(*self.costs, self.time_ratio)}
 
     def table(self, sides: tuple[str, str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return header and rows of the quantities that differ, and of those of the truth.
+        """Return header and rows for the quantities that differ or whose truth is known.
 
-        `sides`: what both are called.
+        `sides`: names of both sides.
         """
         with_truth = any(row.right_error is not None for row in self.rows)
         header: tuple[str, ...] = (
@@ -143,7 +144,7 @@ class WholeVerdict:
         return header, cells
 
     def cost_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return a row for each cost that is known of both sides: name, both, change."""
+        """Return name, both values and change of each cost that is known for both sides."""
         names = ("execution, median ms", "execution, p99 ms", "artifact, bytes")
         rows = []
         for name, left, right in zip(names, *self.costs, strict=True):
@@ -154,7 +155,7 @@ class WholeVerdict:
         return rows
 
     def lines(self, sides: tuple[str, str]) -> list[str]:
-        """Return the verdict for people; nothing where there is nothing to say."""
+        """Return the verdict as lines of text; empty without quantities and gates."""
         if not self.rows and not self.gates:
             return []
         header, rows = self.table(sides)
@@ -167,7 +168,7 @@ class WholeVerdict:
 
 
 def number_of(value: float) -> str:
-    """Return a cost: whole numbers in full, others with three digits; "-" for none."""
+    """Return a cost as text: whole numbers from 1000 on, else three digits; "-" for NaN."""
     return f"{value:,.0f}" if value >= 1000.0 else number(value)
 
 
@@ -177,10 +178,11 @@ def judge_whole(
     gates: Gates,
     time_ratio: float | None = None,
 ) -> WholeVerdict:
-    """Judge all drives as one.
+    """Judge all drives together.
 
-    `drives`: both sides by the drive's name. `costs`: of both sides. `gates`: all that a user asks
-    for; those of `ALL` are judged here. `time_ratio`: as in `WholeVerdict`.
+    `drives`: drive name -> behaviour of both sides. `costs`: costs of both sides. `gates`: all
+    gates of the user; those that start with `ALL` are judged here. `time_ratio`: see
+    `WholeVerdict`.
     """
     rows = pooled([*drives.values()])
     figures = {**figures_of(rows), **_cost_figures(*costs, time_ratio)}
@@ -189,13 +191,13 @@ def judge_whole(
     return WholeVerdict(tuple(drives), rows, costs, time_ratio, judge(named, chosen))
 
 
-def of_drives(gates: Gates) -> Gates:
-    """Return the gates that hold drive by drive."""
+def per_drive_gates(gates: Gates) -> Gates:
+    """Return the gates that are judged for each drive."""
     return Gates(tuple(one for one in gates.all if not one.name.startswith(ALL)), gates.decide)
 
 
 def all_figure_names() -> tuple[str, ...]:
-    """Return all names that gates of a set of drives may have."""
+    """Return all names that gates on a set of drives can have."""
     of_one = figure_names()
     return (*of_one, *(f"{ALL}{name}" for name in (*of_one, *_COST_NAMES)))
 
@@ -215,24 +217,25 @@ def _cost_figures(left: Costs, right: Costs, time_ratio: float | None) -> dict[s
 
 
 def gate_word(gate: GateVerdict) -> str:
-    """Return the state of a gate; one that nothing is known for is not judged."""
+    """Return the state of a gate; a gate without a value is not judged."""
     if not gate.holds:
         return "FAILS"
     return "not judged" if gate.value is None else "holds"
 
 
 def whole_section(whole: WholeVerdict, sides: tuple[str, str]) -> str:
-    """Return the section of a page about all drives as one; "" where there is nothing to say.
+    """Return the section of a page about all drives together; "" without quantities and gates.
 
-    Gates, a few rows in lengths that people use, and costs come first; all quantities are folded.
+    Gates, a short table in everyday lengths, and costs come first; the table of all quantities is
+    collapsed.
 
-    `sides`: what both are called.
+    `sides`: names of both sides.
     """
     if not whole.rows and not whole.gates:
         return ""
     header, rows = whole.table(sides)
     gates = [(gate_word(gate), gate.gate, gate.found) for gate in whole.gates]
-    # Where the worst frame is, only a pair of drive and frame says: the folded table has it.
+    # Omit the worst frame, which would need the drive's name, too; the collapsed table has both.
     summary = [(*cells[:2], *cells[3:]) for cells in summary_rows([*whole.rows])]
     short = (*SUMMARY_HEADER[:2], *SUMMARY_HEADER[3:])
     costs = whole.cost_rows()

@@ -1,1 +1,1 @@
-"""The timing gate: alternates runs of two sides, and decides."""
+"""The timing gate: measures the program and its reference alternately, and judges the speed."""

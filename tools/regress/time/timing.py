@@ -1,16 +1,16 @@
-"""The timing gate's decision: whether a model is slower than its reference, also on a busy machine.
+"""Decides whether a model is slower than its reference, even on a busy machine.
 
-Absolute times say nothing on a shared machine. What is compared is the ratio of the model's time to
-that of a fixed workload (`CalibrationWorkload`), run by run in alternation, on one core and by
-processor time. Where memory pages lie differs from process to process and moves the ratio by 2 %,
-so several processes are started and their spread decides how sure one may be: the gate fails only
-if a whole confidence interval lies beyond the limit, and asks for more processes while the limit
-lies inside one. It looks at all recorded frames of the drives together, and at each by itself.
+Absolute times mean nothing on a shared machine. The gate compares the ratio of the model's time to
+that of a fixed workload (`CalibrationWorkload`), alternating both, on one core and in processor
+time. The placement of memory pages differs from process to process and changes the ratio by 2 %.
+Therefore several processes are started, and their spread gives a confidence interval. The gate
+fails only if the whole interval is beyond the limit, and requests more processes while the limit is
+inside it. It judges the mean of all recorded frames, and each frame separately.
 
-A reference ratio holds for one device. Where CI's machines differ, give a baseline: the artifact of
-the other side is then measured alternately with the model, and the ratio of the two decides.
+A reference ratio is valid for one device. If CI machines differ, use a baseline: the other
+artifact is measured alternately with the model, and the ratio of the two decides.
 
-Two compilations may cut a model into different kernels, so slower kernels are found by pieces of
+Two compilations can divide a model into different kernels, so slower kernels are found by pieces of
 work. Launches on both sides that compute the same ONNX nodes are one piece. Other launches that
 share a node, directly or through others, are one piece too. The times of a piece can be compared.
 """
@@ -23,18 +23,18 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
-# Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
+# Half of the 10 % that must be detected; four times the standard error with four processes.
 LIMIT: Final = 0.05
 MIN_PROCESSES: Final = 4
 MAX_PROCESSES: Final = 12
-# Share of the time spent waiting for something else than a processor; a reference's own is below
-# 1 % on a CPU.
+# Largest increase of the fraction of time spent waiting for something other than a processor. A
+# reference's own fraction is below 1 % on a CPU.
 WAITING_LIMIT: Final = 0.05
 
-# Quantiles of Student's t by degrees of freedom from 1 (any table of it): 97.5 %.
+# 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom (from any table).
 STUDENT_T: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
-# For one of up to eight that are all looked at, so that together they err no more often:
-# 1 - 2.5 % / 8. Of the degrees of freedom between, the fewer ones hold.
+# Quantiles 1 - 2.5 % / 8 by degrees of freedom, for testing up to eight frames with the same total
+# error rate. Between two keys, the smaller one applies.
 STUDENT_T_OF_EIGHT: Final = {
     1: 101.9,
     2: 12.59,
@@ -48,43 +48,43 @@ STUDENT_T_OF_EIGHT: Final = {
     35: 2.91,
     77: 2.812,
 }
-# Of what all kernels lost together: what one has to have lost to be named.
+# Least share of the total loss for a kernel to be named.
 NAMED_SHARE: Final = 0.1
 MOST_NAMED: Final = 5
 SHOWN_NODES: Final = 4
 
 
 class LaunchTime(NamedTuple):
-    """One launch."""
+    """The time of one launch."""
 
     kernel: str
     nodes: tuple[str, ...]  # ONNX nodes that it computes, or parts of the frame program
-    ms: float  # what it takes
+    ms: float  # time of the launch in ms, or in units of the calibration workload
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
     """One piece of work on both sides."""
 
-    kernels: tuple[str, ...]  # that do it now, in order of launches
-    kernels_before: tuple[str, ...]  # that did it
-    nodes: tuple[str, ...]  # ONNX nodes of it, of both sides
-    before_ms: float  # what it took; 0 where there was no such work
-    now_ms: float  # what it takes; 0 where it is gone
+    kernels: tuple[str, ...]  # its kernels now, in launch order
+    kernels_before: tuple[str, ...]  # its kernels in the reference
+    nodes: tuple[str, ...]  # its ONNX nodes, from both sides
+    before_ms: float  # time in the reference; 0 if it did not exist
+    now_ms: float  # time now; 0 if it no longer exists
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The kernels; those of before, where the work is gone."""
+        """The kernels now, or those of the reference if there are none now."""
         return self.kernels or self.kernels_before
 
     @property
     def lost_ms(self) -> float:
-        """By how much it is slower."""
+        """The increase of the time."""
         return self.now_ms - self.before_ms
 
     @property
     def text(self) -> str:
-        """One line."""
+        """The change in one line."""
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
         nodes = ", ".join(self.nodes[:SHOWN_NODES]) or "none"
         if len(self.nodes) > SHOWN_NODES:
@@ -96,9 +96,9 @@ class KernelChange:
 def compare_kernels(
     before: Sequence[LaunchTime], now: Sequence[LaunchTime]
 ) -> tuple[KernelChange, ...]:
-    """Return the pieces of work of two programs, those of one kernel joined; most lost first."""
+    """Return the pieces of work of two programs, joined by kernel, largest increase first."""
     groups = Groups()
-    # What computes the same nodes on both sides is a piece by itself.
+    # Launches with the same nodes on both sides form a piece by themselves.
     exact = {frozenset(_names(one)) for one in before} & {frozenset(_names(one)) for one in now}
     for launch in (*before, *now):
         if frozenset(_names(launch)) not in exact:
@@ -109,7 +109,7 @@ def compare_kernels(
             nodes = frozenset(_names(launch))
             piece = nodes if nodes in exact else groups.root(_names(launch)[0])
             pieces.setdefault(piece, ([], []))[side].append(launch)
-    # One kernel may do many pieces, each of which has lost little.
+    # One kernel can do many pieces, each of which has lost little.
     by_kernels: dict[tuple[str, ...], tuple[list[LaunchTime], list[LaunchTime]]] = {}
     for old, new in pieces.values():
         kernels = tuple(dict.fromkeys(one.kernel for one in new or old))
@@ -130,11 +130,11 @@ def compare_kernels(
 
 
 def slower_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[KernelChange]:
-    """Return the pieces of work that became slower; none where what a run lost lies elsewhere.
+    """Return the slower pieces of work; empty if most of the loss is not in the kernels.
 
-    `changes`: as `compare_kernels` sorts them. `lost_ms`: what a whole run lost.
+    `changes`: result of `compare_kernels`. `lost_ms`: increase of the time of a whole run.
     """
-    # Times of launches scatter, so less than half of the loss is none of theirs.
+    # Launch times scatter, so kernels count only if they explain at least half of the loss.
     if sum(one.lost_ms for one in changes) < lost_ms / 2.0:
         return []
     lost = sum(one.lost_ms for one in changes if one.lost_ms > 0.0)
@@ -143,7 +143,10 @@ def slower_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[Kern
 
 
 def describe_kernels(changes: Sequence[KernelChange], lost_ms: float) -> list[str]:
-    """Return lines that say which kernels are slower, or that none is; takes the same."""
+    """Return lines that name the slower kernels, or state that none is slower.
+
+    `changes`, `lost_ms`: see `slower_kernels`.
+    """
     named = slower_kernels(changes, lost_ms)
     if named:
         return [f"slower kernel: {change.text}" for change in named]
@@ -160,19 +163,19 @@ def _names(launch: LaunchTime) -> Sequence[str]:
 
 
 class Groups:
-    """Names that belong together."""
+    """Disjoint groups of names (union-find)."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}
 
     def root(self, name: str) -> str:
-        """Return the name that stands for a group."""
+        """Return the representative of a name's group."""
         while (parent := self._parents.setdefault(name, name)) != name:
             name = parent
         return name
 
     def join(self, names: Iterable[str]) -> None:
-        """Make one group of the groups of all these."""
+        """Join the groups of all these names into one."""
         roots = [self.root(name) for name in names]
         for root in roots:
             self._parents[self.root(root)] = self.root(roots[0])
@@ -180,7 +183,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over processes, and where its true value lies with 95 % confidence."""
+    """A mean over processes, and its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -190,75 +193,74 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class FrameTiming:
-    """What was measured of one frame of a drive."""
+    """The measurement of one frame of a drive."""
 
-    name: str  # of the drive, and id of the frame
-    ratio: Interval  # as of `TimingResult`
-    to_baseline: Interval | None  # as of `TimingResult`
+    name: str  # name of the drive and id of the frame
+    ratio: Interval  # see `TimingResult`
+    to_baseline: Interval | None  # see `TimingResult`
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels one by one, where they were timed."""
+    """The times of single kernels."""
 
-    frame: str  # that was run
-    # Pieces of work on both sides, that which lost most first; empty where only one side is known.
+    frame: str  # name of the frame that was run
+    # Pieces of work on both sides, largest increase first; empty if only one side is known.
     changes: tuple[KernelChange, ...]
-    # Of the model, in times of the calibration workload instead of ms.
+    # Launches of the model, with times in units of the calibration workload instead of ms.
     launches: tuple[LaunchTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimingResult:
-    """What was measured."""
+    """The measurement of one entry."""
 
-    device: str  # the device and its processor; references of another one do not apply
+    device: str  # the device and its processor; references of other ones do not apply
     clock: str  # ``processor`` (CPUs) or ``wall``
-    ratio: Interval  # time of the model over that of the calibration workload
-    to_baseline: Interval | None  # time of the model over that of the baseline; None without one
-    model_ms: float  # median over the processes; for people
-    # Share of the undisturbed runs that was no processor time; None where nearly all runs were
-    # disturbed, or time is wall time anyway.
+    ratio: Interval  # time of the model divided by that of the calibration workload
+    to_baseline: Interval | None  # time of the model divided by the baseline's; None without one
+    model_ms: float  # median over the processes, for information
+    # Fraction of the wall time without processor time, over undisturbed runs. None if nearly all
+    # runs were disturbed, or if times are wall times.
     waiting: float | None
     frames: tuple[FrameTiming, ...] = ()
-    baseline_ms: float | None = None  # as `model_ms`; None without a baseline
+    baseline_ms: float | None = None  # like `model_ms`; None without a baseline
     baseline_waiting: float | None = None
-    kernels: Kernels | None = None  # None where they were not timed
+    kernels: Kernels | None = None  # None if kernels were not timed
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTiming:
-    """One measurement that was accepted."""
+    """One accepted measurement."""
 
-    ratio: Interval  # time of the model over that of the calibration workload
-    clock: str  # as in `TimingResult`
-    model_ms: float  # for people
-    waiting: float | None  # as in `TimingResult`
+    ratio: Interval  # time of the model divided by that of the calibration workload
+    clock: str  # see `TimingResult`
+    model_ms: float  # for information
+    waiting: float | None  # see `TimingResult`
     provenance: Mapping[str, str]  # date, commit, reason, environment
     frames: Mapping[str, Interval] = field(default_factory=dict)  # ratio by name of the frame
-    launches: tuple[LaunchTime, ...] = ()  # as in `Kernels`
+    launches: tuple[LaunchTime, ...] = ()  # see `Kernels`
 
 
 @dataclass(frozen=True, slots=True)
 class TimingVerdict:
     """The gate's decision."""
 
-    passed: bool  # whether the gate is open
-    # By how much the model is slower than its reference, 0.1 = 10 %, over all frames; None: no
-    # reference.
+    passed: bool  # whether the speed is acceptable
+    # Relative increase of the time over all frames, 0.1 = 10 %; None without a reference.
     slower: float | None
-    text: str  # one line for people
-    # What became slower: kernels with their ONNX nodes, or what runs them.
+    text: str  # one line for the user
+    # The slower parts: kernels with their ONNX nodes, or the software that launches them.
     lines: tuple[str, ...] = ()
-    # Of these; empty where no kernel is to blame, or none was timed.
+    # The slower kernels; empty if none is slower, or none was timed.
     slower_kernels: tuple[KernelChange, ...] = ()
-    worst: str = ""  # name of the frame that lost most; "" of the whole
-    is_open: bool = False  # more processes may still change the decision
+    worst: str = ""  # name of the frame with the largest increase; "" for the mean of all
+    is_open: bool = False  # whether more processes could change the decision
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The whole (no name), or one frame, beside its reference."""
+    """The mean of all frames (no name) or one frame, with its reference."""
 
     name: str
     measured: Interval
@@ -274,7 +276,7 @@ class _Part:
 
     @property
     def fails(self) -> bool:
-        # Both sides were measured: the uncertainty of the reference counts as well.
+        # Both sides were measured, so the uncertainty of the reference counts as well.
         base_half = (self.base.high - self.base.low) / 2.0 / self.base.mean
         is_sure = self.slower - math.hypot(self.spread, base_half) > 0.0
         return is_sure and self.slower - self.spread > LIMIT
@@ -293,20 +295,20 @@ def interval(samples: Sequence[float]) -> Interval:
 
 
 def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
-    """Return mean and confidence interval of each frame, of up to eight that are all looked at.
+    """Return mean and confidence interval of each frame, for up to eight frames tested together.
 
-    What a process does to all of its frames alike is the whole's uncertainty. Beside that each
-    frame scatters for itself, and all of them as much: so their scatter is known from all together,
-    by more values than one frame has.
+    The common deviation of a process's frames is the uncertainty of their mean. In addition, each
+    frame scatters independently, all of them equally. This scatter is estimated from all frames
+    together, which gives more degrees of freedom than one frame has.
 
-    `samples`: by process and frame; at least two processes.
+    `samples`: values by process and frame, of at least two processes.
     """
     whole = interval([fmean(one) for one in samples])
     shares = [[value / fmean(one) for value in one] for one in samples]
     by_frame = list(zip(*shares, strict=True))
     count = len(samples)
     scatter = math.sqrt(fmean(variance(one) for one in by_frame))
-    # The shares of one process sum to a constant.
+    # The shares of one process add up to a constant.
     freedom = (count - 1) * (len(by_frame) - 1)
     t = min(t for least, t in STUDENT_T_OF_EIGHT.items() if least <= max(freedom, 1))
     found = []
@@ -320,9 +322,9 @@ def frame_intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
 
 
 def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVerdict:
-    """Decide.
+    """Decide whether the speed is acceptable.
 
-    `result`: what was measured now. `stored`: the reference on this device; unused with a baseline,
+    `result`: the new measurement. `stored`: the reference on this device; unused with a baseline,
     whose ratio is 1.
     """
     parts = _parts(result, stored)
@@ -358,7 +360,7 @@ def judge_timing(result: TimingResult, stored: StoredTiming | None) -> TimingVer
 
 
 def _parts(result: TimingResult, stored: StoredTiming | None) -> list[_Part]:
-    """Return the whole and each frame that both sides have, [] without a reference."""
+    """Return the mean and each frame that both sides have; [] without a reference."""
     if result.to_baseline is not None:
         one = Interval(1.0, 1.0, 1.0, ())
         frames = ((frame.name, frame.to_baseline, one) for frame in result.frames)
@@ -383,7 +385,7 @@ def _to_blame(
         return (), ()
     changes = result.kernels.changes
     if not changes:
-        text = "kernels were not compared: --baseline ARTIFACT knows what they took before"
+        text = "kernels were not compared: measure their earlier times with --baseline ARTIFACT"
         return (text,), ()
     lost_ms = result.model_ms * (1.0 - 1.0 / (1.0 + worst.slower))
     return tuple(describe_kernels(changes, lost_ms)), tuple(slower_kernels(changes, lost_ms))

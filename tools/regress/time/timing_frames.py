@@ -1,8 +1,8 @@
-"""Frames of the drives that the timing gate runs: inputs and states, the same for both sides.
+"""Records frames of the drives for the timing gate: inputs and states, equal for both sides.
 
-How long a kernel takes may depend on what it is given (PoCL's kernels branch), so random inputs are
-no stand-in for a drive. Some frames of the drives are recorded with the states before them, so each
-can be run by itself, as often as needed, in any process and by any program with such inputs.
+The time of a kernel can depend on its inputs (PoCL's kernels branch), so random inputs do not
+represent a drive. Some frames of the drives are recorded with the states before them. Each can then
+be run separately and repeatedly, in any process and by any program with such inputs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tools.timing.run_parts import Stepper
 Array = NDArray[Any]
 T = TypeVar("T")
 
-# Of all drives together: each costs a sixteenth of the gate's time, and some 8 MiB of a file.
+# Number of frames over all drives. Each takes an eighth of the gate's runs, and 8 MiB of a file.
 FRAMES: Final = 8
-# Each is played once more.
+# Most drives to play for recording.
 MOST_DRIVES: Final = 4
 
 
 class TimedFrame(NamedTuple):
     """One recorded run of an entry."""
 
-    name: str  # of the drive, and id of the frame
-    inputs: Mapping[str, Array]  # copies
-    states: Mapping[str, Array]  # before the run, by name
+    name: str  # name of the drive and id of the frame
+    inputs: Mapping[str, Array]  # copies of the inputs, by name
+    states: Mapping[str, Array]  # states before the run, by name
 
 
 def sample_frames(
@@ -52,13 +52,13 @@ def sample_frames(
 ) -> list[TimedFrame]:
     """Play drives and record frames that are spread over them.
 
-    `drives`: text, as `open_drive` takes it, and name of each. `options`: how they are opened.
-    `model`: driving artifact that runs them. `device`: OpenCL device; None: the best. `entry`:
-    whose runs are recorded.
+    `drives`: text for `open_drive` and name of each drive. `options`: options for opening them.
+    `model`: driving artifact that runs them. `device`: OpenCL device; None: the best. `entry`: the
+    entry whose runs are recorded.
 
     Raises:
         ToolError: a drive or the artifact cannot be used.
-        RuntimeFault: the artifact does not run here.
+        RuntimeFault: the artifact does not run on this device.
     """
     chosen = spread(drives, MOST_DRIVES)
     found: list[TimedFrame] = []
@@ -86,12 +86,13 @@ def _play(drive: Any, sampler: Sampler) -> None:
 
 
 class Sampler(WrappedProgram):
-    """A driving program that keeps some of its runs, spread over all of them.
+    """A driving program that records some of its runs, spread evenly over all of them.
 
-    It keeps every n-th; as soon as that is twice what is wanted, every second of those goes, and n
-    doubles: how long the drive is need not be known.
+    It keeps every n-th run. When it has twice as many as wanted, it drops every second one and
+    doubles n, so the length of the drive need not be known.
 
-    `entry`: whose runs are kept. `wanted`: how many, at least 1.
+    `entry`: the entry whose runs are recorded. `wanted`: number of runs, at least 1. `drive`: name
+    of the drive.
     """
 
     def __init__(self, program: Program, entry: str, wanted: int, drive: str) -> None:
@@ -103,7 +104,7 @@ class Sampler(WrappedProgram):
         self._seen, self._every = 0, 1
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
-        """Run, and copy what is given where this run is one to keep."""
+        """Run the program; copy inputs and states if this run is to be recorded."""
         if (entry or self.entries[0]) == self._entry:
             if self._seen % self._every == 0:
                 copies = {name: np.array(array) for name, array in inputs.items()}
@@ -112,7 +113,7 @@ class Sampler(WrappedProgram):
         return super().run(inputs, entry)
 
     def note(self, frame_id: int) -> None:
-        """Name the frame of the run just made."""
+        """Record the run just made under the name of its frame."""
         if self._now is None:
             return
         self._kept.append(self._now._replace(name=f"{self._drive} frame {frame_id}"))
@@ -122,19 +123,19 @@ class Sampler(WrappedProgram):
             self._every *= 2
 
     def frames(self) -> list[TimedFrame]:
-        """Return what was kept, as many as are wanted, or as many as there were."""
+        """Return the recorded frames, at most as many as wanted."""
         return spread(self._kept, self._wanted)
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
-    """Return at most so many items, evenly spread over all."""
+    """Return at most `count` items, evenly spread over all."""
     if len(items) <= count:
         return list(items)
     return [items[(2 * place + 1) * len(items) // (2 * count)] for place in range(count)]
 
 
 def write_frames(path: Path, frames: Sequence[TimedFrame]) -> None:
-    """Write frames for processes that run them."""
+    """Write frames to a file for the timing processes."""
     arrays = dict(_named(frames))
     arrays["names"] = np.array([frame.name for frame in frames])
     with whole_file(path) as file:
@@ -149,7 +150,7 @@ def _named(frames: Sequence[TimedFrame]) -> Iterator[tuple[str, Array]]:
 
 
 def read_frames(path: Path) -> list[TimedFrame]:
-    """Return what `write_frames` wrote."""
+    """Read the frames that `write_frames` wrote."""
     with np.load(path) as file:
         frames = [TimedFrame(str(name), {}, {}) for name in file["names"]]
         for key in file.files:

@@ -1,8 +1,8 @@
-"""Measures for the timing gate, with one process per side; the sides run alternately.
+"""Measures times for the timing gate, in one process per side; the sides run alternately.
 
-The sides are the artifact that is judged and, if there is one, the baseline. Each is run by its own
-checkout. Both run a frame one right after the other, so a busy machine slows both alike. Each pair
-of processes gives one sample per frame; several pairs give the spread.
+The sides are the judged artifact and, if there is one, the baseline. Each is run by its own
+checkout. Both run a frame in direct succession, so a busy machine slows both alike. Each pair of
+processes gives one sample per frame; several pairs give the spread.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Measurement:
 class SideProcess:
     """A running `timing_process`.
 
-    `command` starts it. `name` is the artifact's name in error messages.
+    `command` starts it; `name` is the artifact's name in error messages.
     """
 
     def __init__(self, command: Sequence[str], name: str) -> None:
@@ -134,7 +134,7 @@ class SideProcess:
             found = json.loads(line)
         except ValueError:
             raise self._unlike() from None
-        # Timing processes older than protocol numbers send a bare ratio at once.
+        # Timing processes without protocol numbers send a bare ratio first.
         return found if isinstance(found, dict) else {}
 
     def _failed(self) -> ToolError:
