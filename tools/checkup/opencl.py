@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from runtime.texts import short_origin, size_text
 from tools.checkup.findings import Section
-from tools.checkup.machine import judge_heat, read_sensors
-from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
+from tools.checkup.machine import (
+    DRIVERS,
+    VENDORS,
+    declared_libraries,
+    judge_heat,
+    nodes_of,
+    read_sensors,
+    undeclared_drivers,
+)
 
 if TYPE_CHECKING:
     from tools.timing.roofline import KernelRow
@@ -34,7 +41,7 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
 
     section = Section("devices")
     vendors = root / VENDORS.relative_to("/")
-    section.facts["vendor_files"] = declared(vendors)
+    section.facts["vendor_files"] = declared_libraries(vendors)
     found = list_devices()
     section.facts["devices"] = [
         {
@@ -93,7 +100,7 @@ def _why_row(target: str, kind: str, simd: str) -> str:
 
 
 def _hidden_drivers(section: Section, vendors: Path) -> None:
-    for driver, library in undeclared(vendors):
+    for driver, library in undeclared_drivers(vendors):
         section.look(
             f"{driver.name}'s driver ({library}) is here, and no file of {VENDORS} names it",
             f"echo {library} | sudo tee {VENDORS}/{driver.name.lower()}.icd",
