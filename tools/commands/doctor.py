@@ -2,12 +2,12 @@
 
 Each section has a verdict (good, to look at, or bad) and the next step. Nothing is changed, and a
 running daemon is not disturbed: its health is read the way modeld status does, and checks that need
-the device are skipped unless --beside-daemon is given. Each section runs in its own process for a
-limited time, and reports if it was cut off.
+the device are skipped unless --beside-daemon is given. Each section runs in its own process with a
+time limit, and reports if it reached that limit.
 
-Self-test and the ten slowest kernels use the given artifact, else the model selected in the store,
-else a small example that is compiled in place. Kernel times are shown next to the device's
-ceilings, measured in the same run.
+The self-test and the ten slowest kernels use the given artifact, else the model selected in the
+store, else a small example that is compiled on the spot. Kernel times are shown next to the
+device's ceilings, measured in the same run.
 
 --output writes one file to attach to a report. User and host names, home paths, values of
 environment variables, addresses and serial numbers are removed from everything shown or written.
@@ -75,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, show it, write it; 1 if something is bad.
+    """Run all checks, print and write the report; return 1 if a section is bad, else 0.
 
     Raises:
-        UsageError: the limit is no time, or the output of no known kind.
+        UsageError: the output file has no known ending.
     """
     if args.output is not None and args.output.suffix not in SUFFIXES:
         raise UsageError(
@@ -122,7 +122,10 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
 
 
 def _why_not(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
-    """Return the section of a part that is left out; None for one that runs."""
+    """Return a section that says why a part is skipped, or None if the part runs.
+
+    `drives` tells whether a daemon runs that must not be disturbed.
+    """
     if name not in ON_DEVICE:
         return None
     section = Section(name)
@@ -142,7 +145,7 @@ def _plain(value: object) -> object:
 def _scrubber() -> Scrubber:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a number without a name
+    except (KeyError, OSError):  # the user id has no name
         user = ""
     home = os.path.expanduser("~")  # noqa: PTH111 -- Path.home raises where there is none
     return Scrubber(user, home, platform.node(), os.environ)

@@ -1,9 +1,10 @@
 """Create the keys of a bus between machines: DIRECTORY for bus_keys or --bus-keys.
 
-Writes own.key_secret, which never leaves the machine and which only its owner may read, own.key for
-others, and the empty directory peers. Existing files are kept. Machines whose own.key is in peers
-may listen to this machine; server.key is the own.key of the machine that this one listens to. Keys
-are used for addresses of other machines, including tcp://*.
+Writes own.key_secret, own.key and the empty directory peers. Only the owner may read
+own.key_secret, and it must never leave the machine; own.key is for other machines. Existing files
+are kept. Machines whose own.key is in peers may subscribe to this machine. server.key is the
+own.key of the machine that this one subscribes to. Keys are used for addresses of other machines,
+including tcp://*.
 
 Example:
   modeld keys /etc/modeld/keys
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make what is missing, and say what belongs where."""
+    """Create missing keys, and print which file to copy to which machine; return exit code 0."""
     directory: Path = args.directory
     is_new = make_keys(directory)
     keys = CurveKeys.read(directory)

@@ -2,11 +2,11 @@
 
 A model version is copied into the store with its digest, and run once before it is listed. The
 daemon runs the selected version if its configuration names models_dir and no model; the previous
-selection is kept. Select and roll back work only while the car is parked, that is, nobody on the
-bus reports that it drives. The daemon loads the selected version when it reloads, or at its next
-start. Roles: driving, fallback (takes over if the driving model fails), monitoring. list, show and
-remove listen on the bus for the running models. The sha256 is always the artifact's; artifacts of
-one program (a model compiled twice) share the program's digest.
+selection is kept. Select and rollback work only while the car is parked, that is, while no process
+on the bus reports that it drives. The daemon loads the selected version when it reloads, or at its
+next start. Roles: driving, fallback (takes over if the driving model fails), monitoring. list, show
+and remove listen on the bus for the running models. The sha256 is always the artifact's. Artifacts
+of one program (a model compiled twice) share the program's digest.
 
 Example:
   modeld models add driving.pkl --name example --version 1.2
@@ -59,7 +59,7 @@ _HEADER = (
     *("model", "version", "kind", "sha256", "program", "size"),
     *("added", "selected", "running", "sound"),
 )
-# Option -> the setting that it is.
+# Option -> the setting that it overrides.
 _SETTINGS = {
     "store": "models_dir",
     "bus": "bus_address",
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked for; 4 if a model is found not to be sound."""
+    """Run the action and return the exit code: 4 if a stored model is damaged, else 0."""
     config = load_config(args.config, os.environ, _settings_given(args))
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
@@ -135,7 +135,7 @@ def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, metavar="TOML", help="settings file, for models_dir and the bus"
     )
-    # As those of modeld itself, which are read wherever they stand.
+    # The options of modeld itself, repeated so that they are accepted after the action, too.
     for short, long in (("-v", "--verbose"), ("-q", "--quiet")):
         parser.add_argument(short, long, action="count", default=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
@@ -143,7 +143,7 @@ def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
 
 
 def _runs(store: ModelStore, config: Config) -> list[Run]:
-    """Return what runs; of a bus that cannot be opened nothing is known, and that is said."""
+    """Return the running models; log a warning and return none if the bus cannot be opened."""
     try:
         return running_models(store, config)
     except (CerealError, ModeldError) as error:
@@ -213,7 +213,7 @@ def _show(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _remove(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
-    # A damaged one is removed as well, so that its manifest is not asked for with a version.
+    # With a version the manifest is not read, so that a damaged model can be removed, too.
     model = ModelId.of(args.model) if "@" in args.model else store.find(args.model)
     roles = roles_of(str(model), _runs(store, config))
     if roles and not args.force:
@@ -294,7 +294,7 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
     )
     entries = [one for one in store.entries() if not one.problem]
     (entry,) = (one for one in entries if one.manifest and one.manifest.id == manifest.id)
-    # Of what was compiled twice the binaries differ, and with them all digests but the program's.
+    # Two compilations of one model differ in their binaries, so only the program digest is equal.
     alike = {
         one.directory.name: one.sha256 == entry.sha256
         for one in entries
@@ -326,7 +326,7 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
-    """Select or go back; the car is asked first."""
+    """Select a model or roll back, if the car is parked."""
     self_test = _self_test(config)
     if args.action == "select":
         model = store.find(args.model)
@@ -347,14 +347,14 @@ def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _self_test(config: Config) -> SelfTest:
-    # Reading a list needs none of what runs a model.
+    # Imported here: listing models does not need the runtime.
     from tools.service.running_models import self_test_on
 
     return self_test_on(config.device)
 
 
 def _check_parked(config: Config, *, force: bool) -> None:
-    """Refuse, or with `force` warn, where the car drives."""
+    """Raise StoreError if the car drives; with `force`, log a warning instead."""
     transport = open_transport(config)
     if transport is None:
         return

@@ -1,10 +1,10 @@
 """Measure models' lane lines against hand-labelled lines of real footage.
 
-CLIP goes through the daemon's own loop, once for each model, with the camera that its labels
-describe. In each labelled frame the model's lines are compared with the labels: in columns of the
-picture, and in metres on a level road at about 8, 15 and 30 m and over all labelled rows. Two
-references are shown, too: a parabola through the labels, the best possible result, and a straight
-lane with the car in its centre, the output of a blind model.
+CLIP is played through the daemon's own loop, once for each model, with the camera that its labels
+describe. In each labelled frame the model's lines are compared with the labels, in pixels across
+the picture and in metres on a level road. Distances are about 8, 15 and 30 m, and the mean of all
+labelled rows. Two references are shown, too: a parabola through the labels, which is the best
+possible result, and a straight lane with the car in its centre, the output of a blind model.
 
 Models are trained at 20 frames/s; a video of another rate is thinned or repeated (--rate).
 
@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge; return 0.
+    """Measure the models, print the results and return exit code 0.
 
     Raises:
-        LabelsError: the labels are damaged, or of another clip.
+        LabelsError: the labels are damaged, or belong to another clip.
         UsageError: a labelled frame is not shown at this rate.
-        ToolError, RuntimeFault: a clip or a model that cannot be played.
+        ToolError, RuntimeFault: the clip or a model cannot be played.
     """
     labels = read_labels(args.labels)
     labels.check_clip(args.clip)
@@ -99,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _moments(drive: VideoDrive, labels: Labels) -> dict[int, int]:
-    """Return moment -> number of the labelled frame it shows; one never shown is a UsageError."""
+    """Return moment -> number of the labelled frame that it shows.
+
+    Raises:
+        UsageError: a labelled frame is not shown at this rate.
+    """
     numbers = drive.numbers()
     shown = {number: moment for moment, number in reversed(list(enumerate(numbers)))}
     for frame in labels.frames:
@@ -118,7 +122,7 @@ def _play(
     labels: Labels,
     moments: Mapping[int, int],
 ) -> Subject:
-    """Play the clip through one model and judge it."""
+    """Play the clip through one model and return its lines in the labelled frames."""
     shows = not (args.no_progress or args.quiet)
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -133,7 +137,7 @@ def _play(
 
 
 def _pictures(drive: VideoDrive, moments: Mapping[int, int]) -> dict[int, bytes]:
-    """Return the labelled frames as JPEG, by number."""
+    """Return the labelled frames as JPEG files, by frame number."""
     pictures = {}
     for moment in drive.moments():
         if moment.index in moments:

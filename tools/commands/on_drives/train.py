@@ -1,7 +1,7 @@
-"""``modeld train``: train the driving model on painted worlds and export it.
+"""``modeld train``: train the driving model on rendered worlds and export it.
 
-The training's directory keeps checkpoints, the history and a page of curves; the models and their
-card come last, in its folder ``model``. Needs the extra ``train``.
+The output directory gets checkpoints, the history and a page of curves. At the end the models and
+their model card are written to its folder ``model``. Needs the extra ``train``.
 
 Example::
 
@@ -38,13 +38,17 @@ _DEFAULTS = TrainingOptions(Path())
 
 
 class _Option(NamedTuple):
-    """An option with a default; those of the recipe are None, as a resumed training has its own."""
+    """An option with a default value that its help text shows.
+
+    Options of the recipe are parsed with the default None, because a resumed training keeps the
+    values of its checkpoint.
+    """
 
     name: str
     metavar: str
-    what: str
+    what: str  # help text
     default: float | str
-    said: str = "default"
+    said: str = "default"  # word before the default in the help text
 
 
 _LEARNS_FROM = (
@@ -109,7 +113,7 @@ def _add(group: argparse._ActionsContainer, option: _Option) -> None:
 
 
 def _type(option: _Option) -> Callable[[str], float | str]:
-    """Return the type of an option's values; `TrainingOptions.check` knows their bounds."""
+    """Return the parser of an option's values; `TrainingOptions.check` checks their bounds."""
     if isinstance(option.default, str):
         return str
     if isinstance(option.default, int):
@@ -118,16 +122,16 @@ def _type(option: _Option) -> Callable[[str], float | str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, export, report.
+    """Train, export the models, print the results and return exit code 0.
 
     Raises:
-        UsageError: options that cannot work.
-        TrainingError: the training diverged, or cannot go on.
+        UsageError: options contradict each other or are out of bounds.
+        TrainingError: the training diverged, or cannot be resumed.
     """
     if args.eight_bits is not None:
         return _eight_bits(args)
     options = _options_of(args, goes_on=args.resume)
-    # torch takes seconds to load; what is wrong with the options is said before.
+    # torch takes seconds to import, so errors in the options are reported first.
     from tools.simulator.training.model_files import write_card, write_models
     from tools.simulator.training.training import Training
 
@@ -154,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
-    """Return the options, those of the recipe from the checkpoint of a training that goes on."""
+    """Return the training options; with `goes_on`, the checkpoint gives those of the recipe."""
     given = {name: getattr(args, name) for name in RECIPE}
     if not goes_on:
         return _checked(
@@ -167,7 +171,7 @@ def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
 
 
 def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOptions:
-    """Return the options of a recipe and of this machine."""
+    """Return the options of a recipe, with this machine's workers, threads and slots."""
     seeds = {
         name: parse_seeds(f"--{name.replace('_', '-')}", recipe[name])
         for name in ("worlds", "held_out")
@@ -184,7 +188,7 @@ def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOpt
 
 
 def _eight_bits(args: argparse.Namespace) -> int:
-    """Round and distil what is trained, export, report."""
+    """Round the trained weights to 8 bits, distil, export the models and print the results."""
     minutes = args.eight_bits
     if args.resume:
         raise UsageError(
