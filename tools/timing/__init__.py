@@ -1,1 +1,1 @@
-"""Times of programs and what bounds them: blocks, traces, ceilings, the roofline."""
+"""Measures the times of programs and their limits: blocks of runs, traces, and the roofline."""

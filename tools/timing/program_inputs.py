@@ -1,4 +1,4 @@
-"""Inputs of a program that is run by hand: arrays of a file, or random ones."""
+"""Creates the inputs of a program for a manual run or a benchmark, from a file or at random."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from runtime import TensorSpec
 
-# Of the cameras that most devices have: 1928x1208.
+# The cameras of most devices, with 1928x1208 pixels.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
 LEVEL: Final = (0.0, 0.0, 0.0)
 
@@ -34,13 +34,12 @@ LEVEL: Final = (0.0, 0.0, 0.0)
 def make_frame_inputs(
     specs: Sequence[TensorSpec], generator: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
-    """Return the inputs of an entry that are frames of cameras and what belongs to them.
+    """Return random frames for the camera inputs of an entry, with geometries and transforms.
 
-    A camera is an input ``NAME_frame`` (uint8, capacity in bytes) with a ``NAME_geometry`` (int32:
-    width, height, stride, offset of the chroma plane); its ``NAME_transform`` is that of a camera
-    without rotation.
-
-    Frames are as long as the padded 1928x1208 ones, or the largest that fit.
+    A camera NAME has an input ``NAME_frame`` (uint8, capacity in bytes) and an input
+    ``NAME_geometry`` (int32: width, height, stride, offset of the chroma plane). If there is a
+    ``NAME_transform``, it is that of a camera without rotation. Frames have the layout of
+    `fitting_format`.
     """
     known = {spec.name: spec for spec in specs}
     found: dict[str, NDArray[Any]] = {}
@@ -59,12 +58,12 @@ def make_frame_inputs(
 
 
 def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
-    """Return the geometry of a frame for a program: (4,) int32."""
+    """Return a program's geometry input for a frame: (4,) int32."""
     return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
 
 
 def fitting_format(capacity: int) -> FrameFormat:
-    """Return the layout of frames of 1928x1208, with half as many rows until they fit."""
+    """Return the layout of 1928x1208 frames, halving both sizes until `capacity` bytes suffice."""
     width, height = CAMERAS.road.width, CAMERAS.road.height
     while nv12_format(width, height).payload_bytes > capacity and height > 2:
         width, height = max(width // 4 * 2, 2), max(height // 4 * 2, 2)
@@ -86,9 +85,7 @@ def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
 def inputs_for(
     specs: Sequence[TensorSpec], path: Path | None, seed: int
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays of a file, or random ones where there is none.
-
-    The .npz has one array per input, by name.
+    """Return the arrays of an .npz file, one per input by name, or random ones without a path.
 
     Raises:
         UsageError: the file cannot be read.
@@ -97,11 +94,11 @@ def inputs_for(
 
 
 def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs for timing: any values will do that do not change the amount of work.
+    """Return random inputs for timing; equal seeds give equal inputs.
 
-    Equal seeds give equal inputs. Frames of cameras come from `make_frame_inputs`, other uint8 are
-    uniform bytes, other floats normal noise; other integers and booleans are 0 and 1, which are
-    valid indices nearly everywhere.
+    Frames of cameras come from `make_frame_inputs`. Other uint8 inputs are uniformly distributed
+    and floats normally distributed. Other integers and booleans are 0 and 1, which are valid
+    indices in nearly all models.
     """
     generator = np.random.default_rng(seed)
     inputs = make_frame_inputs(specs, generator)

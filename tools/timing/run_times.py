@@ -1,10 +1,10 @@
-"""Times of runs: of one program alone, and of several in alternating blocks.
+"""Measures run times: of one program, or of several programs in alternating blocks.
 
-`measure` has percentiles of the whole runs of an entry, and medians of their phases.
+`measure` returns percentiles of complete runs of an entry, and medians of their phases.
 
-On a shared machine the speed of everything drifts by tens of percent within minutes, and worker
-threads of some runtimes spin after a call and take cores from whoever runs next. So each of several
-programs runs a short block in turn, after a pause, and only figures of one round are divided.
+`measure_rounds` compares several programs. On a shared machine, speed drifts by tens of percent
+within minutes, and worker threads of some runtimes spin after a call and occupy cores. Therefore
+each program in turn runs a short block after a pause, and ratios are computed only within a round.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
-# Of a measurement by time: fewer runs have no percentiles.
+# The least number of runs in a measurement by time, for meaningful percentiles.
 LEAST_RUNS: Final = 10
 PERCENTILES: Final = (90, 95, 99)
-# Phases are medians, so a few runs tell them.
+# The most runs to measure phases: medians need only a few.
 PHASED_RUNS: Final = 50
-# Of a block: its calls, and the pause before them. It is longer than the workers of any peer spin;
-# the daemon pauses between two frames, too.
+# Calls in a block, and the pause before it. The pause is longer than any peer's workers spin; the
+# daemon pauses between frames, too.
 FRAMES: Final = 20
 PAUSE_S: Final = 0.4
 
@@ -43,13 +43,13 @@ def measure(
     seconds: float | None = None,
     warm_up: int = WARM_UP_RUNS,
 ) -> dict[str, Any]:
-    """Time runs of an entry back to back; return times in ms and its work by the manifest.
+    """Time back-to-back runs of an entry; return times in ms, and its work by the manifest.
 
-    Without `runs` there are as many as `seconds` last, but at least `LEAST_RUNS`. Runs to warm up
-    do not count.
+    The measurement ends after `runs` runs or after `seconds`, but not before `LEAST_RUNS` if `runs`
+    is None. `warm_up` runs before it are not counted.
 
     Raises:
-        InputError, RuntimeFault: as `Program.run`.
+        InputError, RuntimeFault: from `Program.run`.
     """
     for _ in range(warm_up):
         program.run(inputs, entry)
@@ -91,7 +91,7 @@ def _summary(times_ms: NDArray[np.float64]) -> dict[str, float]:
 def _phases(
     program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int
 ) -> dict[str, float]:
-    """Return medians of runs of their own, in which the device is idle between phases."""
+    """Return medians of the phases of separate runs, with an idle device between phases."""
     found = phased_runs(program, inputs, entry, runs)
     return {
         "write_ms": float(np.median([run.written_ns - run.begun_ns for run in found])) / 1e6,
@@ -103,7 +103,7 @@ def _phases(
 def _work(program: Program, entry: str, median_ns: float) -> dict[str, Any]:
     manifest = program.manifest
     spec = manifest.entry(entry)
-    assert spec is not None  # program.run would have refused it
+    assert spec is not None  # the entry has been run
     launches = [manifest.kernels[index] for index in spec.launches]
     return {
         "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
@@ -127,30 +127,21 @@ def resident_mib() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two programs over the same rounds; times in milliseconds.
+    """The comparison of two programs over the same rounds; times are in milliseconds."""
 
-    Attributes:
-        ours_ms, theirs_ms: medians over the rounds of each side's block medians.
-        ratio: median over the rounds of ours / theirs.
-        ratio_min, ratio_max: of the rounds that suit us and the peer best.
-        ratio_quiet: our quickest block / their quickest block, of any rounds: what is left of the
-            ratio when a neighbour disturbed many rounds.
-        blocks: (ours, theirs) of each round, each the median of one block.
-    """
-
-    ours_ms: float
-    theirs_ms: float
-    ratio: float
-    ratio_min: float
-    ratio_max: float
-    ratio_quiet: float
-    blocks: tuple[tuple[float, float], ...]
+    ours_ms: float  # median over the rounds of our block medians
+    theirs_ms: float  # median over the rounds of their block medians
+    ratio: float  # median over the rounds of ours / theirs
+    ratio_min: float  # smallest ratio of a round
+    ratio_max: float  # largest ratio of a round
+    ratio_quiet: float  # our fastest block / their fastest block; robust against other load
+    blocks: tuple[tuple[float, float], ...]  # block medians (ours, theirs) of each round
 
 
 def measure_block(
     run: Callable[[], object], frames: int = FRAMES, pause_s: float = PAUSE_S
 ) -> float:
-    """Return the median time of one call over a block, in ms, after a pause."""
+    """Pause, call `run` `frames` times, and return the median time of a call in ms."""
     time.sleep(pause_s)
     times_ns = np.empty(frames, np.int64)
     for index in range(frames):
@@ -166,12 +157,10 @@ def measure_rounds(
     frames: int = FRAMES,
     pause_s: float = PAUSE_S,
 ) -> dict[str, NDArray[np.float64]]:
-    """Run a block of each program in turn, `rounds` times, after one round to warm up.
+    """Run a block of each program in turn, `rounds` times, after a warm-up round.
 
-    The order rotates from round to round, so that nobody always follows the same other one.
-
-    Each block has `frames` calls after a pause. The result has the medians of each program's blocks
-    in ms, float64 (rounds,).
+    The order rotates from round to round. Each block has `frames` calls after a pause. Returns the
+    (rounds,) block medians of each program in ms.
     """
     names = list(runs)
     medians = {name: np.empty(rounds) for name in names}
@@ -185,10 +174,7 @@ def measure_rounds(
 
 
 def compare(ours_ms: NDArray[np.float64], theirs_ms: NDArray[np.float64]) -> Comparison:
-    """Divide our blocks by the peer's, round by round.
-
-    Both are medians of blocks of the same rounds, (rounds,).
-    """
+    """Compare our blocks with the peer's, given the (rounds,) block medians of the same rounds."""
     ratios = ours_ms / theirs_ms
     return Comparison(
         ours_ms=float(np.median(ours_ms)),
@@ -206,7 +192,7 @@ def max_relative_error(
 ) -> float:
     """Return the largest |difference| / max |theirs| over all outputs; inf if one is not finite.
 
-    The peer must have our names and numbers of elements, and may have more.
+    The peer must have all our outputs with the same numbers of elements; further ones are ignored.
     """
     worst = 0.0
     for name, values in ours.items():

@@ -5,7 +5,7 @@ cameras. Without --live the daemon's own code runs in this process, with a simul
 as the device allows: two runs give the same results. With --live the daemon process runs on a real
 bus with real frame rings, in real time; the car moves on whether the daemon answers or not.
 
-An offset is the distance of the camera from the center of its lane. A departure is a side of the
+An offset is the distance of the camera from the centre of its lane. A departure is a side of the
 car beyond the border of its lane. An expert drives for the first 5 s to fill the model's history.
 The set speed is the road's limit; the model knows nothing else about the car. The exit code is 1 if
 a drive has a departure, does not recover or does not finish; with gates, if one of them fails.
