@@ -1,8 +1,11 @@
-"""Findings of a checkup: what was seen, how good that is, what to do about it; and as text.
+"""The findings of a checkup, and the report that is made of them.
 
-A report is attached to public issues. Parts leave private data out; `Scrubber` scrubs error
-messages of drivers and libraries, and values of environment variables, whose paths become their
-names::
+A `Section` is the result of one part of the checkup. It has `Finding` objects, each a sentence with
+a verdict and advice. `report_text` and `report_plain` return the report.
+
+Reports are attached to public issues. Parts do not collect private data. `Scrubber` removes the
+rest, such as paths in error messages of drivers, and replaces values of environment variables with
+the variables' names::
 
     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
 """
@@ -19,17 +22,17 @@ from runtime.texts import count_text
 from tools.lib.terminal import format_table, printable
 
 _INDENT: Final = "  "
-# Shorter values are words such as "1" or "dark", which mean nothing private.
+# Shorter values of variables are words such as "1" or "dark", which are not private.
 MIN_VALUE: Final = 6
 MIN_NAME: Final = 3
-# Places and words that every machine has.
+# Names and paths that many machines have, and that are therefore not private.
 _PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
 _PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
 _PUBLIC_PATHS: Final = re.compile(
     r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
 )
 _RULES: Final = (
-    # Homes of any user, before the one at hand is known by its name.
+    # Homes of all users, not only of the current one.
     (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
@@ -39,7 +42,7 @@ _RULES: Final = (
 
 
 class Verdict(StrEnum):
-    """How good something is, from best to worst."""
+    """A verdict; the members are ordered from best to worst."""
 
     GOOD = "good"
     LOOK = "to look at"
@@ -47,54 +50,48 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the best."""
+        """The rank: 0 for the best verdict, higher for worse ones."""
         return list(Verdict).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence.
+    """One result of a checkup."""
 
-    `advice` is what to do next; "" if there is nothing to do.
-    """
-
-    text: str
+    text: str  # a sentence or phrase
     verdict: Verdict = Verdict.GOOD
-    advice: str = ""
+    advice: str = ""  # what to do next, or ""
 
 
 @dataclass(slots=True)
 class Section:
-    """What one part of a checkup found.
-
-    `facts` are names and values of what was read; `table` is a header and rows, () without one.
-    """
+    """The result of one part of a checkup."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    table: Sequence[Sequence[Any]] = ()
-    seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)  # measured values, for JSON
+    table: Sequence[Sequence[Any]] = ()  # a header and rows, or ()
+    seconds: float = 0.0  # duration of the part
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its findings."""
+        """The worst verdict of the findings."""
         return max((f.verdict for f in self.findings), key=lambda v: v.rank, default=Verdict.GOOD)
 
     def good(self, text: str) -> None:
-        """Add what is as it should be."""
+        """Add a finding without a problem."""
         self.findings.append(Finding(text))
 
     def look(self, text: str, advice: str) -> None:
-        """Add what may be a problem."""
+        """Add a finding that can be a problem."""
         self.findings.append(Finding(text, Verdict.LOOK, advice))
 
     def bad(self, text: str, advice: str) -> None:
-        """Add what the daemon cannot work with."""
+        """Add a finding that keeps the daemon from working."""
         self.findings.append(Finding(text, Verdict.BAD, advice))
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the section as plain data for JSON."""
         return {
             "name": self.name,
             "verdict": str(self.verdict),
@@ -106,7 +103,7 @@ class Section:
 
     @classmethod
     def of_plain(cls, value: Mapping[str, Any]) -> Self:
-        """Return the section that `plain` was of."""
+        """Return the section from the result of `plain`."""
         findings = [
             Finding(f["text"], Verdict(f["verdict"]), f["advice"]) for f in value["findings"]
         ]
@@ -114,12 +111,12 @@ class Section:
 
 
 def summary(sections: Sequence[Section]) -> dict[str, int]:
-    """Return how many sections have each verdict."""
+    """Return the number of sections with each verdict."""
     return {str(v): sum(s.verdict is v for s in sections) for v in Verdict}
 
 
 def report_text(sections: Sequence[Section]) -> str:
-    """Return a line for each finding under its section, tables below, and the sum of it."""
+    """Return the report as text: the findings and tables of each section, and a summary."""
     lines: list[str] = []
     for section in sections:
         lines.append(f"{section.name}: {section.verdict} ({section.seconds:.1f} s)")
@@ -145,12 +142,15 @@ def _sum_text(counts: Mapping[str, int]) -> str:
 
 
 def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the report as plain data."""
+    """Return the report as plain data for JSON."""
     return {"summary": summary(sections), "sections": [s.plain() for s in sections]}
 
 
 class Scrubber:
-    """Removes private data from texts: names, paths of homes, addresses, serial numbers."""
+    """Removes private data from texts: names, home directories, addresses, serial numbers.
+
+    `user`, `home` and `host` are those of this machine. `environment` are its variables.
+    """
 
     def __init__(self, user: str, home: str, host: str, environment: Mapping[str, str]) -> None:
         self._exact = dict(_replacements(home, environment))
@@ -163,7 +163,7 @@ class Scrubber:
         ]
 
     def text(self, text: str) -> str:
-        """Return a text without what is private."""
+        """Return a text without private data."""
         for value in sorted(self._exact, key=len, reverse=True):
             text = text.replace(value, self._exact[value])
         for pattern, mark in (*_RULES, *self._names):
@@ -171,7 +171,7 @@ class Scrubber:
         return text
 
     def plain(self, value: Any) -> Any:
-        """Return plain data whose texts, keys too, are without what is private."""
+        """Return plain data without private data in its texts and keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -182,7 +182,7 @@ class Scrubber:
 
 
 def _replacements(home: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield values and what stands for them; the home is the last, and wins."""
+    """Yield private values and their replacements; the home is last and takes precedence."""
     for name, value in environment.items():
         parts = value.split(":") if "/" in value and "://" not in value else [value]
         for part in (p.rstrip("/") for p in parts):

@@ -36,18 +36,19 @@ from tools.checkup.findings import Section
 
 OUR_PACKAGES: Final = ("modeld", "numpy", "pyzmq", "pycapnp", "pyopencl")
 OPTIONAL_PACKAGES: Final = ("pocl-binary-distribution", "onnx", "onnxruntime", "av")
-# Driving hot silicon slows it down; drivers begin to at about this.
+# Drivers lower the clocks from about this temperature on.
 HOT_CELSIUS: Final = 85.0
-# Rings of frames of two cameras, twice over.
+# Twice the size of two cameras' frame rings.
 LEAST_SHM_BYTES: Final = 64 << 20
-# What a process with a model has in memory.
+# Approximate memory of a process with a model.
 LOCKED_BYTES: Final = 1 << 30
 SHM: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the camera process
 LATENCY: Final = Path("/dev/cpu_dma_latency")
 _CAP_SYS_NICE: Final = 23  # <linux/capability.h>
 _CAP_IPC_LOCK: Final = 14
 KGSL: Final = "sys/class/kgsl/kgsl-3d0"
-# Zones report 1/1000 °C, some of kgsl's files whole degrees; nothing here is hotter than this.
+# Thermal zones report 1/1000 °C, some files of kgsl whole degrees. Larger numbers than this are
+# therefore 1/1000 °C.
 MAX_CELSIUS: Final = 200.0
 SMI_TIMEOUT_S: Final = 5.0
 _SMI_FIELDS: Final = "clocks.sm,clocks.max.sm,temperature.gpu"
@@ -82,7 +83,7 @@ DRIVERS: Final = (
 
 
 def versions() -> Section:
-    """Return the versions of what the daemon is made of."""
+    """Return the versions of modeld, Python, the system and the installed packages."""
     section = Section("versions")
     found = {name: _version(name) for name in (*OUR_PACKAGES, *OPTIONAL_PACKAGES)}
     section.facts = {
@@ -122,7 +123,7 @@ def _system() -> str:
 
 
 def permissions(root: Path = Path("/")) -> Section:
-    """Return what this user may do that the daemon has to, or would like to."""
+    """Return whether this user has the permissions that the daemon needs or can use."""
     section = Section("permissions")
     groups = sorted(_group_names())
     section.facts["groups"] = [name for name in groups if name in ("video", "render")]
@@ -213,7 +214,7 @@ def _capabilities(status: Path = Path("/proc/self/status")) -> int:
 
 
 def clocks(root: Path = Path("/")) -> Section:
-    """Return clocks and temperatures as they are now, at rest."""
+    """Return the current clocks and temperatures, at rest."""
     section = Section("clocks")
     sensors = read_sensors(root)
     section.facts = sensors.plain()
@@ -235,7 +236,7 @@ def clocks(root: Path = Path("/")) -> Section:
 
 
 def judge_heat(section: Section, sensors: Sensors) -> None:
-    """Add the verdict on temperatures."""
+    """Add a finding about the highest temperature, if there are sensors."""
     if not sensors.celsius:
         return
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])
@@ -250,29 +251,29 @@ def judge_heat(section: Section, sensors: Sensors) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock in MHz; `most` is 0 where it is not known."""
+    """A clock; frequencies are in MHz."""
 
     name: str
-    now: float
-    most: float
+    now: float  # current frequency
+    most: float  # highest frequency; 0 if it is unknown
     governor: str = ""
 
     @property
     def share(self) -> float:
-        """Of the highest one, 0 to 1; 1 where that is not known."""
+        """The current / the highest frequency, 0 to 1; 1 if the highest is unknown."""
         return self.now / self.most if self.most else 1.0
 
 
 @dataclass(slots=True)
 class Sensors:
-    """Clocks of GPU, buses and CPUs, and temperatures in °C by name."""
+    """The readings of all sensors."""
 
     gpu: list[Clock] = field(default_factory=list)
-    other: list[Clock] = field(default_factory=list)
-    celsius: dict[str, float] = field(default_factory=dict)
+    other: list[Clock] = field(default_factory=list)  # clocks of buses and CPUs
+    celsius: dict[str, float] = field(default_factory=dict)  # temperatures by name
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the readings as plain data for JSON."""
         return {
             "gpu_mhz": [asdict(clock) for clock in self.gpu],
             "other_mhz": [asdict(clock) for clock in self.other],
@@ -281,7 +282,10 @@ class Sensors:
 
 
 def read_sensors(root: Path = Path("/"), *, smi: bool = True) -> Sensors:
-    """Return the current readings; asking NVIDIA's command takes some tenths of a second."""
+    """Return the current readings.
+
+    With `smi`, NVIDIA's command is run if there is such a GPU, which takes some tenths of a second.
+    """
     found = Sensors()
     kgsl = root / KGSL
     gpu_hz = _number(kgsl / "gpuclk") or _number(kgsl / "devfreq/cur_freq")
@@ -326,7 +330,7 @@ def _ask_smi(found: Sensors) -> None:
         return
     arguments = [command, f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        # A fixed command of the driver's; nothing goes through a shell.
+        # The command is fixed and does not use a shell.
         done = subprocess.run(  # noqa: S603
             arguments, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_S
         )

@@ -1,4 +1,8 @@
-"""Parts of a checkup that use OpenCL: devices, and an artifact with self-test and kernels."""
+"""Checks the OpenCL devices for `modeld doctor`, and runs an artifact on one of them.
+
+Each function is one part of a checkup and returns its `Section`: the devices, the artifact to run,
+its self-test, and the times of its kernels compared with the device's ceilings.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,20 @@ EXAMPLE: Final = "example.pkl"
 EXAMPLE_INTERFACE: Final = "split-2025"
 SHOWN: Final = 10
 ITERATIONS: Final = 20
-# A frame comes every 50 ms; what is near it is late now and then.
+# The interval of frames. Runs near it are sometimes late.
 BUDGET_MS: Final = 50.0
 NEAR_BUDGET_MS: Final = 40.0
-# Of the time in kernels: below half of what the device could do.
+# The largest acceptable share of time in kernels that reach less than half of the ceilings.
 MOST_BELOW_HALF: Final = 0.5
-# A GPU that is under load and still this slow is held back.
+# A GPU under load is throttled if its clock is below this share of the highest.
 SLOW_CLOCK: Final = 0.6
 
 
 def devices(device: str | None, root: Path = Path("/")) -> Section:
-    """Return the devices, the selected one, and the target row that it is compiled for."""
+    """Return the devices, the selected one, and the device row to compile for.
+
+    `device` is the option --device.
+    """
     from runtime.errors import NoDeviceError
     from runtime.opencl.device import choose_device, list_devices
     from scheduler.device.targets import spec_of_device
@@ -108,7 +115,7 @@ def _hidden_drivers(section: Section, vendors: Path) -> None:
 
 
 def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
-    """Add GPUs that the system has and OpenCL has not."""
+    """Add findings about device nodes of GPUs without an OpenCL driver."""
     if "gpu" in kinds:
         return
     for driver in DRIVERS:
@@ -122,9 +129,9 @@ def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
 
 
 def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
-    """Return the artifact of the next parts: the given one, the store's, or a small example.
+    """Return the artifact for the next parts: the given one, the store's, or a small example.
 
-    `place` is a directory for the example.
+    `store` is the directory of the model store. The example is compiled into the directory `place`.
     """
     from modeld.errors import ModeldError
     from modeld.store.model_store import ModelStore
@@ -160,7 +167,7 @@ def _taken(section: Section, path: Path, text: str) -> Section:
 
 
 def make_example(place: Path, device: str | None) -> Path:
-    """Compile a small driving model for the device, and return its artifact.
+    """Compile a small driving model for the device, and return the artifact's path.
 
     Raises:
         ModuleNotFoundError: the compile extra is not installed.
@@ -179,7 +186,7 @@ def make_example(place: Path, device: str | None) -> Path:
 
 
 def self_test(path: Path, device: str | None) -> Section:
-    """Return whether the device computes what the model means."""
+    """Return the result of the artifact's self-test on the device."""
     from runtime import load_program
     from runtime.run.selftest import ADVICE, run_self_test
 
@@ -200,7 +207,10 @@ def self_test(path: Path, device: str | None) -> Section:
 
 
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
-    """Return the slowest kernels with the device's limits, and the time of a frame."""
+    """Return the slowest kernels compared with the device's ceilings, and the time of a run.
+
+    With `is_example`, slow kernels are not findings.
+    """
     import runtime
     from tools.timing.program_inputs import make_inputs
     from tools.timing.roofline import (

@@ -1,9 +1,10 @@
-"""Parts of a checkup, each run in a process of its own, within a limit.
+"""Runs each part of a checkup in its own process, with a time limit.
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-A part may open drivers, which may crash or hang. A process that a driver holds in the kernel cannot
-be ended by any signal. It is abandoned: nothing here waits for it, and its output goes to files.
+`run_apart` starts such a process; the process calls `run_part`. A part can open drivers, which can
+crash or hang. A process that hangs in a driver's kernel code cannot be killed. It is abandoned:
+nothing waits for it, and its output is written to files, not to pipes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tools.checkup import surroundings
 from tools.checkup.findings import Section
 from tools.lib.json_output import json_text
 
-# Seconds that each part may take, in running order. Drivers that build kernels may take a minute.
+# Time limit of each part in seconds, in running order. Building kernels can take a minute.
 LIMITS: Final = {
     "versions": 5.0,
     "permissions": 5.0,
@@ -38,9 +39,9 @@ LIMITS: Final = {
     "self-test": 60.0,
     "kernels": 60.0,
 }
-# They need the device, which a daemon that drives has for itself.
+# Parts that need the device. They are skipped while a daemon drives with it.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
-# How long a process that was killed may take to be gone.
+# How long to wait for a killed process.
 GONE_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
 _LAST_BYTES: Final = 4096
@@ -49,16 +50,16 @@ _LAST_BYTES: Final = 4096
 def run_apart(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
-    """Return what a part found, or that it was cut, crashed or failed.
+    """Run a part in a process; return its section, or one that reports a timeout or failure.
 
-    `request` is that of `tools.checkup.parts.run_part`.
+    `request` has the options for `run_part`.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
         asked, result, log = (Path(place) / n for n in ("request.json", "result.json", "log.txt"))
         asked.write_text(json_text({**request, "part": name}), encoding="utf-8")
         started = perf_counter()
         with log.open("wb") as output:
-            # Our own module on paths of our own; nothing goes through a shell.
+            # The command is our own module and does not use a shell.
             process = subprocess.Popen(  # noqa: S603
                 own_command(module, str(asked), str(result)),
                 stdin=subprocess.DEVNULL,
@@ -83,13 +84,13 @@ def run_apart(
 
 
 def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Wait for a process and return its exit code; None where it was cut."""
+    """Wait for a process and return its exit code; kill it after the limit and return None."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # The group: what it has started, too; it may be gone, and its leader stay.
+        # Kill the process group, which includes child processes. It can already be gone.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -106,7 +107,7 @@ def _failure(code: int, log: Path) -> str:
 
 
 def run_part(name: str, request: Mapping[str, Any]) -> Section:
-    """Run a part of `LIMITS`; `request` has the options of the command, as plain data."""
+    """Run the part `name`, a key of `LIMITS`; `request` has the command's options as plain data."""
     from tools.checkup import machine, opencl
 
     device, path = request["device"], request["path"]
@@ -134,7 +135,7 @@ def _bus_options(values: Mapping[str, Any]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the part of a request and write what it found."""
+    """Run the part named in a request file and write its section to a result file."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     started = perf_counter()
     section = run_part(request["part"], request)

@@ -1,4 +1,4 @@
-"""Parts of a checkup about what runs here: daemons on the bus, and camera processes."""
+"""Checks the running processes for `modeld doctor`: daemons on the bus, and camera processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tools.checkup.findings import Section
 from tools.service.health import HealthEar, problems_of
 from tools.service.options import open_bus
 
-# A daemon reports once a second.
+# How long to listen. A daemon reports once a second.
 LISTEN_S: Final = 2.5
 _DAEMON: Final = ("modeld", "modeld.process", "dmonitoringmodeld")
 
 
 def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
-    """Return the state of the daemons heard on the bus; nothing is published."""
+    """Return the state of the daemons that report on the bus; nothing is published."""
     section = Section("bus")
     running = sum(1 for _ in daemon_processes(proc))
     section.facts["daemon_processes"] = running
@@ -61,7 +61,7 @@ def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
 
 
 def daemon_processes(proc: Path) -> Iterator[int]:
-    """Yield the processes that are daemons of ours, as far as this user sees their command."""
+    """Yield the ids of our daemons' processes whose command line this user can read."""
     for place in proc.glob("[0-9]*/cmdline"):
         try:
             words = place.read_bytes().decode(errors="replace").split("\0")
@@ -74,9 +74,9 @@ def daemon_processes(proc: Path) -> Iterator[int]:
 
 
 def cameras(rings: Path = RINGS, sockets: Path = SOCKETS) -> Section:
-    """Return the camera processes that offer frames, without asking for any.
+    """Return the camera processes that offer frames, without connecting to them.
 
-    `rings` has rings of frames, `sockets` those of VisionIPC.
+    `rings` is the directory of frame rings, `sockets` that of VisionIPC's sockets.
     """
     section = Section("cameras")
     found = sorted(_frame_rings(rings))
