@@ -1,8 +1,8 @@
 """Describes the effect of a change on the drive as text and HTML.
 
-The input are the rows and gates of `tools.behaviour.difference`. A summary of one sentence and a
-few rows is written for reviewers: numbers have no exponents, and short lengths are in millimetres
-or centimetres. Tables of all quantities follow, as lines of text or as a section of a page.
+The functions format the rows and gates of `tools.behaviour.difference`. For reviewers there is a
+summary of one sentence and a few rows, in which numbers have no exponents and short lengths are in
+millimetres or centimetres. Tables of all quantities are text, or a section of a page.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ERROR = "error."
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Statistics of the magnitudes of differences; NaN if no frame has a difference value."""
+    """Statistics of the magnitudes of differences; NaN if there are none."""
 
     frames: int  # number of frames with a value on both sides
     mean: float

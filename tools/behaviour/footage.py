@@ -32,7 +32,7 @@ PROBABLE = 0.5
 # Distances of the metrics: just ahead of the car, and one and two seconds ahead at 15 m/s.
 DISTANCES_M = (8.0, 15.0, 30.0)
 ALL = "all"
-# Distance at which `following` compares the lane's movement: about where a driver looks to steer.
+# Distance at which `following` compares the lane's movement: far enough ahead to steer by.
 FOLLOWING_M = 15.0
 MIN_FOLLOWED = 3
 # Summaries: name -> names of the curves, and whether only points on visible paint count.

@@ -86,7 +86,7 @@ class GateVerdict:
     def found(self) -> str:
         """The value without an exponent, or the reason why there is none.
 
-        The name of the figure follows if the gate has a ``*``.
+        The name of the metric follows if the gate has a ``*``.
         """
         if self.value is None:
             return self.note

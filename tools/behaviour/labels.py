@@ -99,8 +99,8 @@ class LabelledFrame:
 class Labels:
     """All labelled frames of a clip, and the camera that filmed it."""
 
-    path: Path
-    clip: str
+    path: Path  # file of the labels
+    clip: str  # file name of the clip
     sha256: str  # digest of the clip, 64 hex digits
     size: tuple[int, int]  # (width, height) in pixels
     lane_width_m: float  # assumed distance between the centres of the lines

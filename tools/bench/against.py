@@ -72,10 +72,10 @@ class PeerResult:
 class Result:
     """The result of one run of the command; `peers` has the given order."""
 
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # file names
     device: str
     threads: int
-    launches: int
+    launches: int  # number of kernel launches in our run
     peers: dict[str, PeerResult]
 
     @property

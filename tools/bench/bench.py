@@ -50,7 +50,7 @@ class Files(NamedTuple):
 
     least: int
     most: int
-    what: str
+    what: str  # description in errors
 
 
 # ONNX files are compiled to one artifact.

@@ -56,9 +56,9 @@ class LaterCamera:
 
 
 class PacedCamera:
-    """Road and wide camera, and a driver camera if `driver_later_ns` is given, of (width, height).
+    """The road and wide cameras, and optionally a driver camera, of one `size` (width, height).
 
-    `driver_later_ns` is the delay of the driver camera after the others.
+    With `driver_later_ns` there is a driver camera, which publishes this long after the others.
     """
 
     def __init__(

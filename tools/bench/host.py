@@ -1,4 +1,4 @@
-"""``modeld bench --host`` and ``--submission``: measure the CPU's share of a frame's cost.
+"""``modeld bench --host`` and ``--submission``: measure the host's part of a frame's cost.
 
 ``--host`` measures the cost of a frame outside its model. The daemon's loop runs in this process,
 on a live bus and frame rings that a camera process feeds at 20 Hz. The model is replaced by a

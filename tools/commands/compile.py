@@ -1,4 +1,8 @@
-"""`modeld compile`: ONNX to a pre-scheduled artifact.
+"""`modeld compile`: compile ONNX models to an artifact.
+
+The models of a driving or driver monitoring system become one program, which the daemon runs. Any
+other model becomes a plain artifact. The command schedules the kernels, adds a self-test and device
+binaries, and prints sizes and the amount of work.
 
 Example:
     modeld compile vision.onnx policy.onnx -o driving.pkl

@@ -12,7 +12,7 @@ hidden by the sandbox of the units.
 user and see its sockets and parameters, and the configuration names its bus in shared memory and
 its cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on if they are set.
 
-Root is not needed with --print, or with a writable --prefix, the directory to write the files in.
+Root is not needed with --print, or with a writable --prefix; the files are then written below it.
 
 Example:
   modeld install-unit

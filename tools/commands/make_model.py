@@ -1,5 +1,8 @@
 """``modeld make-model``: write the seeded example ONNX models.
 
+Their weights are random, so their outputs are meaningless; they are for tests and benchmarks. Equal
+seeds give equal bytes. --interface writes small models of another revision of openpilot's models.
+
 Example::
 
     modeld make-model models --seed 0

@@ -2,8 +2,8 @@
 
 `Aligner` reads both logs side by side and yields a `Pair` for each message that both have, and an
 `Unmatched` for the others. Memory holds only messages that wait for their counterpart, at most
-`MAX_WAITING_BYTES` for each log. The logs can order their messages differently: frames can be
-interleaved, and services can follow each other.
+`MAX_WAITING_BYTES` for each log. The logs can order their messages differently, for example
+interleave messages of several frames or write one service after another.
 
 A message with a frame id is matched by that id; if an id repeats, the first is matched with the
 first, the second with the second, and so on. Other services are matched by ``logMonoTime`` if the

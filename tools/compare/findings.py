@@ -206,7 +206,7 @@ def _badness(tally: Tally) -> tuple[float, int]:
 
 
 def sorted_findings(tallies: Iterable[Tally]) -> list[Finding]:
-    """Return findings worst first."""
+    """Return the findings of `tallies`, worst first."""
     kinds = list(KIND_TEXTS)
     ranked = sorted(
         tallies, key=lambda t: (kinds.index(t.finding.kind), -t.score, t.first, t.finding.field)

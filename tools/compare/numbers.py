@@ -27,7 +27,7 @@ BLOCK = 64
 class _Waiting:
     """Pairs of messages with one layout that are not yet compared."""
 
-    frames: list[tuple[int, int]] = field(default_factory=list)
+    frames: list[tuple[int, int]] = field(default_factory=list)  # (frame id, position)
     left: list[Floats] = field(default_factory=list)
     right: list[Floats] = field(default_factory=list)
 

@@ -79,7 +79,7 @@ SLOWEST_HZ = 3.0
 SAID_EVERY_FRAMES = 20
 # Frames from one comparison of lane lines with the ground truth to the next.
 COMPARED_EVERY = 5
-# A busy machine may lose some frames; a demo that loses more than half of them shows nothing.
+# Least share of frames with output. A busy machine loses some; a demo without half of them fails.
 MIN_PUBLISHED = 0.5
 
 
@@ -195,7 +195,7 @@ def _make_directory(option: str, path: Path) -> None:
 
 @contextmanager
 def _bus_address(given: str | None) -> Iterator[str]:
-    """Yield the address of the demo's bus; a directory of its own is removed afterwards."""
+    """Yield the given address of the bus, or one in a temporary directory."""
     if given is not None:
         yield given
         return

@@ -5,12 +5,12 @@ cameras. Without --live the daemon's own code runs in this process, with a simul
 as the device allows: two runs give the same results. With --live the daemon process runs on a real
 bus with real frame rings, in real time; the car moves on whether the daemon answers or not.
 
-An offset is the distance of the camera from the centre of its lane. A departure is a side of the
-car beyond the border of its lane. An expert drives for the first 5 s to fill the model's history.
-The set speed is the road's limit; the model knows nothing else about the car. The exit code is 1 if
-a drive has a departure, does not recover or does not finish; with gates, if one of them fails.
-Gates name the metrics that --json prints. Each finished drive is reported in a line on stderr;
---lines keeps its results. --workers drives in several processes, with identical results.
+An offset is the distance of the camera from the centre of its lane. A departure means that a side
+of the car crosses the border of its lane. An expert drives for the first 5 s to fill the model's
+history. The set speed is the road's limit; the model knows nothing else about the car. The exit
+code is 1 if a drive has a departure, does not recover or does not finish; with gates, if one of
+them fails. Gates name the metrics that --json prints. Each finished drive is reported in a line on
+stderr; --lines keeps its results. --workers drives in several processes, with identical results.
 
 --expert drives with knowledge of the road, to show the best possible metrics. --fault plants a
 fault between simulation and daemon, and compares the result with drives without the fault; --fault
