@@ -1,4 +1,4 @@
-"""Stores the metrics of runs over the commits of a repository, in a file with one JSON per line.
+"""Stores the metrics of runs over a repository's commits, in a file with a JSON object per line.
 
 `note_run` appends a run of ``modeld regress``, ``bench``, ``drive`` or ``compare``. Several
 processes can append at the same time. `read_history` returns the runs for ``modeld history``; it

@@ -242,7 +242,7 @@ def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
 
 
 def measure_sgemm(size: int = SGEMM_SIZE) -> float:
-    """Return the best GFLOP/s of numpy's float32 product of two matrices of `size` squared."""
+    """Return the best GFLOP/s of numpy's float32 product of two `size` x `size` matrices."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     out = np.empty_like(a)
