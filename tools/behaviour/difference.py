@@ -284,7 +284,7 @@ class BehaviourVerdict:
         """The rows of quantities that differ."""
         return tuple(row for row in self.rows if row.differs)
 
-    def stands_in_for(self, kind: str, field: str) -> bool:
+    def overrides(self, kind: str, field: str) -> bool:
         """Return whether gates override a finding.
 
         `kind` is one of `tools.compare.findings.FindingKind`, `field` the path below the service.

@@ -5,7 +5,7 @@ the camera of the labels and compared with the labelled column in each row. For 
 projected onto a level road and compared with the curve's y at that distance. Positive is right of
 the label. The lines of the car's lane are ``modelV2.laneLines`` 1 and 2.
 
-`subject_of` judges a model and returns its metrics. `perfect_fit` and `lane_ahead` return two
+`subject_of` judges a model and returns its metrics. `perfect_fit` and `blind_lane` return two
 references: the best possible lines, and those of a blind model.
 """
 
@@ -250,7 +250,7 @@ def perfect_fit(labels: Labels) -> dict[int, Curves]:
     return {frame.number: _fit(labels, labels.on_road(frame)) for frame in labels.frames}
 
 
-def lane_ahead(labels: Labels) -> dict[int, Curves]:
+def blind_lane(labels: Labels) -> dict[int, Curves]:
     """Return the output of a blind model: a straight lane with the car in its middle.
 
     A model that is not clearly better does not see the lines.

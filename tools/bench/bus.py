@@ -163,7 +163,7 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
             command = f"steady {steady}"
             steady_ns, kept_up = _collect(sender, command, lambda: _take(small), steady)
             before = figures.read().memory_bytes
-            stalled = _told(sender, command)
+            stalled = _run_command(sender, command)
             grown = (figures.read().memory_bytes - before) / (1 << 20)
     finally:
         transport.close()
@@ -229,7 +229,7 @@ def _line(sender: Child) -> str:
     return line
 
 
-def _told(sender: Child, command: str) -> dict[str, Any]:
+def _run_command(sender: Child, command: str) -> dict[str, Any]:
     """Send a command to the sender; return its report."""
     sender.write_line(command)
     while (line := sender.read_line(timeout_s=1.0)) is None:

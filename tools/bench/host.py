@@ -62,7 +62,7 @@ PARTS = ("min", "p50", "p99")
 CLOCKS = {"host": time.thread_time_ns, "run": time.perf_counter_ns}
 
 
-class AnswersAtOnce(WrappedProgram):
+class FixedOutputs(WrappedProgram):
     """A fake driving program that always returns the outputs of one run on random inputs."""
 
     def __init__(self, program: Program) -> None:
@@ -138,7 +138,7 @@ def measure_frames(
         realtime.apply_to_process(config.realtime)
         daemon = Daemon(
             config,
-            AnswersAtOnce(program),
+            FixedOutputs(program),
             transport,
             MonotonicClock(),
             *rings,

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     path = args.path[0]
     with ExitStack() as resources:
         program = resources.enter_context(runtime.load_program(path, args.device))
-        effects = _ask(program, resources) if args.realtime else ()
+        effects = _apply_realtime(program, resources) if args.realtime else ()
         entry = args.entry or program.entries[0]
         inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
         model = ["--artifact", str(path), "--entry", entry]
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
+def _apply_realtime(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
     """Apply the real-time settings until `resources` are closed; return their effects."""
     resources.enter_context(realtime.collector_restored())
     effects = realtime.apply_to_process(REALTIME)

@@ -302,7 +302,7 @@ def read_sensors(root: Path = Path("/"), *, smi: bool = True) -> Sensors:
         _add_celsius(found, _text(place / "type") or place.name, _number(place / "temp"))
     found.other += _cpus(root)
     if smi and (root / "dev/nvidiactl").exists():
-        _ask_smi(found)
+        _add_nvidia(found)
     return found
 
 
@@ -324,7 +324,7 @@ def _cpus(root: Path) -> Iterator[Clock]:
             )
 
 
-def _ask_smi(found: Sensors) -> None:
+def _add_nvidia(found: Sensors) -> None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return

@@ -72,7 +72,7 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     for info in found:
         if info.problem:
             section.look(f"{info.name} cannot be used: {info.problem}", "see docs/drivers.md")
-    _hidden_drivers(section, vendors)
+    _add_undeclared(section, vendors)
     try:
         taken = choose_device(device)
     except NoDeviceError as error:
@@ -83,20 +83,22 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     section.facts["row"] = row.key()
     section.good(
         f"taken: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
-        f"{size_text(info.global_mem_bytes)}; {_why_taken(device, info.kind)}"
+        f"{size_text(info.global_mem_bytes)}; {_choice_reason(device, info.kind)}"
     )
-    section.good(f"compiled for row {row.target}: {_why_row(row.target, info.kind, info.simd)}")
-    _unused_gpus(section, [one.kind for one in found], root)
+    section.good(
+        f"compiled for row {row.target}: {_target_reason(row.target, info.kind, info.simd)}"
+    )
+    _add_unused_gpus(section, [one.kind for one in found], root)
     return section
 
 
-def _why_taken(device: str | None, kind: str) -> str:
+def _choice_reason(device: str | None, kind: str) -> str:
     if device is not None:
         return "--device asks for it"
     return "a GPU goes before a CPU" if kind == "gpu" else "no GPU has a driver here"
 
 
-def _why_row(target: str, kind: str, simd: str) -> str:
+def _target_reason(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
         return "its name has Adreno, and it reads images"
     if target == "freedreno":
@@ -106,7 +108,7 @@ def _why_row(target: str, kind: str, simd: str) -> str:
     return f"its compiler generates code for {simd}"
 
 
-def _hidden_drivers(section: Section, vendors: Path) -> None:
+def _add_undeclared(section: Section, vendors: Path) -> None:
     for driver, library in undeclared_drivers(vendors):
         section.look(
             f"{driver.name}'s driver ({library}) is here, and no file of {VENDORS} names it",
@@ -114,7 +116,7 @@ def _hidden_drivers(section: Section, vendors: Path) -> None:
         )
 
 
-def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
+def _add_unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
     """Add findings about device nodes of GPUs without an OpenCL driver."""
     if "gpu" in kinds:
         return

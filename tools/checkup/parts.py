@@ -2,8 +2,8 @@
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-`run_apart` starts such a process; the process calls `run_part`. A part can open drivers, which can
-crash or hang. A process that hangs in a driver's kernel code cannot be killed. It is abandoned:
+`run_in_process` starts such a process; the process calls `run_part`. A part can open drivers, which
+can crash or hang. A process that hangs in a driver's kernel code cannot be killed. It is abandoned:
 nothing waits for it, and its output is written to files, not to pipes.
 """
 
@@ -42,12 +42,12 @@ LIMITS: Final = {
 # Parts that need the device. They are skipped while a daemon drives with it.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
 # How long to wait for a killed process.
-GONE_S: Final = 1.0
+KILL_WAIT_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
 _LAST_BYTES: Final = 4096
 
 
-def run_apart(
+def run_in_process(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
     """Run a part in a process; return its section, or one that reports a timeout or failure.
@@ -67,7 +67,7 @@ def run_apart(
                 stderr=output,
                 start_new_session=True,
             )
-        code = _ended(process, limit_s)
+        code = _wait(process, limit_s)
         seconds = perf_counter() - started
         section = Section(name, seconds=seconds)
         if code is None:
@@ -83,7 +83,7 @@ def run_apart(
         return section
 
 
-def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
     """Wait for a process and return its exit code; kill it after the limit and return None."""
     try:
         return process.wait(limit_s)
@@ -94,7 +94,7 @@ def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(GONE_S)
+            process.wait(KILL_WAIT_S)
 
 
 def _failure(code: int, log: Path) -> str:

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             bridge.run(stop.event)
         finally:
             bridge.close()
-            _say(bridge, args)
+            _print_counts(bridge, args)
     return stop.exit_code
 
 
@@ -117,7 +117,7 @@ def _places(address: BusAddress, stack: Stack, names: Sequence[str], prefix: str
     return [address.endpoint(name, stack) for name in names]
 
 
-def _say(bridge: Bridge, args: argparse.Namespace) -> None:
+def _print_counts(bridge: Bridge, args: argparse.Namespace) -> None:
     """Print the number of messages forwarded, dropped and lost, by service."""
     counts: dict[str, dict[str, int]] = {
         what: {lane.service: getattr(lane, what) for lane in bridge.lanes if getattr(lane, what)}

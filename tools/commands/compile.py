@@ -224,7 +224,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
                 )
         model, bind = with_constants(models[0], args.constant, bind)
         compiled = compile_plain(model, bind=bind, **options)
-        return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
+        return replace(compiled, notes=(*compiled.notes, *_notes_of_missing(args, model)))
     if bind or args.constant:
         raise UsageError(
             "--bind and --constant need a plain model (--plain); a driving program fixes all its "
@@ -250,7 +250,7 @@ def _kind(args: argparse.Namespace, models: Sequence[OnnxModel]) -> str:
     return "driving" if role == SUPERCOMBO or (args.interface and role) else "plain"
 
 
-def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
+def _notes_of_missing(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
     """Yield a note if one model of a pair was given without the other and without --plain."""
     known = known_model(model)
     if not args.plain and known is not None and known.is_half:
@@ -364,8 +364,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(report)
         return 0
     _print_sizes(report, compiled.manifest["metadata"].get("interface", {}).get("reason", ""))
-    told = describe_precision(precision, in_full=args.verbosity > 0)
-    for line in (*told, *describe_check(checks)):
+    lines_of_precision = describe_precision(precision, in_full=args.verbosity > 0)
+    for line in (*lines_of_precision, *describe_check(checks)):
         print(f"  {line}")
     for text in map(describe_tuning, tuned):
         print(text)

@@ -35,7 +35,7 @@ from typing import Any, Final
 from modeld.store.model_store import DEFAULT_STORE
 from runtime.files.user_file import whole_file
 from tools.checkup.findings import Scrubber, Section, Verdict, report_plain, report_text
-from tools.checkup.parts import LIMITS, ON_DEVICE, run_apart
+from tools.checkup.parts import LIMITS, ON_DEVICE, run_in_process
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.options import MOST_S, above
@@ -109,11 +109,11 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
         }
         drives = False
         for name, limit_s in LIMITS.items():
-            why_not = _why_not(name, request, drives=drives and not args.beside_daemon)
-            if why_not is not None:
-                yield why_not
+            skipped = _skipped(name, request, drives=drives and not args.beside_daemon)
+            if skipped is not None:
+                yield skipped
                 continue
-            section = run_apart(name, request, args.limit or limit_s)
+            section = run_in_process(name, request, args.limit or limit_s)
             if name == "bus":
                 drives = bool(section.facts.get("heard") or section.facts.get("daemon_processes"))
             if name == "artifact":
@@ -121,7 +121,7 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
             yield section
 
 
-def _why_not(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
+def _skipped(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
     """Return a section that says why a part is skipped, or None if the part runs.
 
     `drives` tells whether a daemon runs that must not be disturbed.

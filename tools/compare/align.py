@@ -145,7 +145,7 @@ class _Log:
             self.waiting_bytes -= len(message.data)
         return message
 
-    def give_up_oldest(self) -> Message:
+    def evict_oldest(self) -> Message:
         """Remove and return the oldest message of the service with the most waiting messages."""
         waiting = max(self.waiting.values(), key=len)
         message = waiting.pop(next(iter(waiting)))
@@ -199,7 +199,7 @@ class Aligner:
             if message is None:
                 continue
             yield from self._offer(side, message)
-            yield from self._relieve()
+            yield from self._evict()
         for service in sorted(set(self._left.probe) | set(self._right.probe)):
             yield from self._decide(service)
         for side, log in (("left", self._left), ("right", self._right)):
@@ -269,8 +269,8 @@ class Aligner:
         else:
             yield Pair(counterpart, message)
 
-    def _relieve(self) -> Iterator[Unmatched]:
+    def _evict(self) -> Iterator[Unmatched]:
         for side, log in (("left", self._left), ("right", self._right)):
             while log.waiting_bytes > self._limit and any(log.waiting.values()):
                 self.seen.evicted += 1
-                yield Unmatched("left" if side == "left" else "right", log.give_up_oldest())
+                yield Unmatched("left" if side == "left" else "right", log.evict_oldest())

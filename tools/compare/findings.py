@@ -132,8 +132,8 @@ class Comparison:
     @property
     def failing(self) -> list[Finding]:
         """The findings that no gate overrides."""
-        stands_in = self.behaviour.stands_in_for
-        return [one for one in self.findings if not stands_in(one.kind, one.field)]
+        overrides = self.behaviour.overrides
+        return [one for one in self.findings if not overrides(one.kind, one.field)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,11 +142,11 @@ def judge_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Series
 def _series(figure: str, runs: Sequence[Run]) -> Series:
     values = np.array([run.figures[figure] for run in runs])
     past = values[:-1]
-    begin = change_points(past, least_of(figure, past))
+    begin = change_points(past, smallest_change(figure, past))
     # A new level replaces the old one only when it has at least MIN_PAST values.
     since = min(begin[-1] if begin else 0, max(0, past.size - MIN_PAST))
     past = past[max(since, past.size - MAX_PAST) :]
-    changes = _changes(values, change_points(values, least_of(figure, values)))
+    changes = _changes(values, change_points(values, smallest_change(figure, values)))
     return Series(figure, tuple(runs), values, _allowed(figure, past), int(past.size), changes)
 
 
@@ -162,11 +162,11 @@ def _allowed(figure: str, past: Floats) -> tuple[float, float]:
         return -math.inf, math.inf
     median = float(np.median(past))
     spread = DEVIATIONS * MAD_SIGMA * float(np.median(np.abs(past - median)))
-    room = max(spread, least_of(figure, past))
+    room = max(spread, smallest_change(figure, past))
     return median - room, median + room
 
 
-def least_of(figure: str, values: Floats) -> float:
+def smallest_change(figure: str, values: Floats) -> float:
     """Return the smallest difference of a metric that matters, in the metric's unit."""
     size = abs(float(np.median(values))) if values.size else 0.0
     floors = [least for ending, least in LEAST.items() if figure.endswith(ending)]

@@ -266,7 +266,7 @@ def _overlay(picture: Picture, report: Report) -> str:
     shapes.append(_ribbon(plan, HALF_CAR_M, "path", 0.45, picture, report.mounting))
     if picture.truth is not None:
         true = [*_seen(picture.truth), _on_road(picture.truth.plan_m, report.mounting)]
-        shapes += [_thread(curve, picture, report.mounting) for curve in true]
+        shapes += [_true_line(curve, picture, report.mounting) for curve in true]
     image = base64.b64encode(picture.jpeg).decode()
     label = f"Frame {frame_id} with the planned path and the lane lines"
     return (
@@ -288,7 +288,7 @@ def _seen(curves: Curves) -> list[Points]:
     return [*there, *curves.road_edges_m]
 
 
-def _thread(curve_m: Points, picture: Picture, mounting: Mounting) -> str:
+def _true_line(curve_m: Points, picture: Picture, mounting: Mounting) -> str:
     """Draw a thin line along a curve."""
     inside = curve_m[(curve_m[:, 0] >= NEAR_M) & (curve_m[:, 0] <= FAR_M)]
     pixels = project(inside, picture.camera, mounting.rpy_rad)

@@ -13,7 +13,7 @@ from cereal.frame_ring import MAGIC
 from tools.checkup import machine, surroundings
 from tools.checkup.findings import Finding, Scrubber, Section, Verdict, report_plain, report_text
 from tools.checkup.machine import Clock, Driver, read_sensors
-from tools.checkup.parts import run_apart
+from tools.checkup.parts import run_in_process
 
 KGSL = "sys/class/kgsl/kgsl-3d0"
 ROGUE = "tests.tools.checkup.rogue"
@@ -139,7 +139,7 @@ def test_cameras_are_seen_and_not_asked(tmp_path: Path) -> None:
     ],
 )
 def test_a_part_that_fails_is_a_bad_section(part: str, text: str) -> None:
-    section = run_apart(part, {}, 20.0, ROGUE)
+    section = run_in_process(part, {}, 20.0, ROGUE)
     assert section.verdict is Verdict.BAD
     assert section.findings[0].text.startswith(text)
     assert section.name == part
@@ -151,7 +151,7 @@ def test_a_part_that_hangs_is_cut_and_its_processes_end(
     child = tmp_path / "child"
     monkeypatch.setenv("ROGUE_CHILD", str(child))
     started = time.monotonic()
-    section = run_apart("hangs", {}, 2.0, ROGUE)
+    section = run_in_process("hangs", {}, 2.0, ROGUE)
     assert time.monotonic() - started < 30
     assert section.findings[0].text == "cut after 2 s: it did not come to its end"
     pid = int(child.read_text(encoding="utf-8"))

@@ -72,11 +72,11 @@ SEED = 38
 # Route name of the written drive, in a device's form: a counter and ten digits.
 ROUTE = f"{SEED:08x}--{'de30':0>10}"
 # Number of outputs, while the car stands, that measure the speed of this machine.
-TRIED_ANSWERS = 8
+RATE_SAMPLES = 8
 # At lower rates, messages sent with every fifth frame are too old for the daemon.
 SLOWEST_HZ = 3.0
 # Frames from one printed line to the next.
-SAID_EVERY_FRAMES = 20
+PRINTED_EVERY = 20
 # Frames from one comparison of lane lines with the ground truth to the next.
 COMPARED_EVERY = 5
 # Least share of frames with output. A busy machine loses some; a demo without half of them fails.
@@ -222,13 +222,13 @@ def _drive(plan: Plan, bus: str) -> Driven:
         seen[frame_id] = scene_of(simulation)
         if not simulation.is_engaged:
             return
-        if len(scenes) % SAID_EVERY_FRAMES == 0:
+        if len(scenes) % PRINTED_EVERY == 0:
             plan.say(_line_of(simulation))
         scenes[frame_id] = seen[frame_id]
 
     with ExitStack() as stack:
         loop = stack.enter_context(live_loop(options))
-        loop.wait_for_answer(trial, START_TIMEOUT_S, TRIED_ANSWERS)
+        loop.wait_for_answer(trial, START_TIMEOUT_S, RATE_SAMPLES)
         if plan.rate_hz is None and _chosen_rate(loop, plan) < FULL_RATE_HZ:
             # Restart the daemon with the lower rate, so that it waits longer for each frame.
             stack.close()

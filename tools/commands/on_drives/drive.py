@@ -156,10 +156,10 @@ def run(args: argparse.Namespace) -> int:
     gates = parse_gates(args.gate, args.gates, gate_names(selection))
     _check(args, gates)
     count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
-    with telling(count, args.lines, show=not args.quiet) as tell:
+    with telling(count, args.lines, show=not args.quiet) as report:
         if args.fault is not None:
-            return _run_faults(args, selection, tell)
-        outcome = _drive(args, selection, tell)
+            return _run_faults(args, selection, report)
+        outcome = _drive(args, selection, report)
     verdicts = judge_outcome(outcome, gates)
     note_run(
         args,
@@ -288,9 +288,9 @@ def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDriv
         with load_model(args.model, args.device) as model:
             drives, device = [], model.device
             for name in names:
-                tell = partial(_tell_of_fault, on_drive, name)
+                report = partial(_report_fault, on_drive, name)
                 drivers = DaemonDrivers(model.program, FAULTS.get(name))
-                drives += drive_all(selection, drivers, tell)
+                drives += drive_all(selection, drivers, report)
     rows, results, each = [], [], len(drives) // len(names)
     for index, name in enumerate(names):
         outcome = Outcome("the model", tuple(drives[index * each : (index + 1) * each]))
@@ -303,5 +303,5 @@ def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDriv
     return 0
 
 
-def _tell_of_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
+def _report_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
     on_drive(replace(drive, fault=name))

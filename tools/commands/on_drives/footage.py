@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cereal.log_reader import read_log
-from tools.behaviour.footage import Subject, lane_ahead, perfect_fit, subject_of
+from tools.behaviour.footage import Subject, blind_lane, perfect_fit, subject_of
 from tools.behaviour.footage_page import HEADER, headline, page_parts, table_rows
 from tools.behaviour.labels import Labels, read_labels
 from tools.drives.open_drive import DriveOptions
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         drive.close()
     subjects += [
         subject_of(CEILING, labels, perfect_fit(labels)),
-        subject_of(BLIND, labels, lane_ahead(labels)),
+        subject_of(BLIND, labels, blind_lane(labels)),
     ]
     if args.report:
         write_page(args.report, page_parts(labels, subjects, pictures))

@@ -102,14 +102,14 @@ def _as_json(series: Series) -> dict[str, Any]:
 
 
 def _print(series: Sequence[Series]) -> None:
-    told = [one for one in series if one.state in ("beyond", "better") or one.changes]
-    others = [one for one in series if one not in told]
-    rows = [_row(one) for one in (*told, *others[:SHOWN])]
+    changed = [one for one in series if one.state in ("beyond", "better") or one.changes]
+    others = [one for one in series if one not in changed]
+    rows = [_row(one) for one in (*changed, *others[:SHOWN])]
     if rows:
         print(format_table(HEADER, rows))
     if len(others) > SHOWN:
         print(f"and {len(others) - SHOWN} more figures without a change")
-    for one in told:
+    for one in changed:
         for text in change_texts(one):
             print(f"{one.figure}: {text}")
 

@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.eight_bits is not None:
         return _eight_bits(args)
-    options = _options_of(args, goes_on=args.resume)
+    options = _options_of(args, resume=args.resume)
     # torch takes seconds to import, so errors in the options are reported first.
     from tools.simulator.training.model_files import write_card, write_models
     from tools.simulator.training.training import Training
@@ -157,10 +157,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
-    """Return the training options; with `goes_on`, the checkpoint gives those of the recipe."""
+def _options_of(args: argparse.Namespace, *, resume: bool) -> TrainingOptions:
+    """Return the training options; with `resume`, the checkpoint gives those of the recipe."""
     given = {name: getattr(args, name) for name in RECIPE}
-    if not goes_on:
+    if not resume:
         return _checked(
             args, recipe_of(_DEFAULTS) | {k: v for k, v in given.items() if v is not None}
         )
@@ -195,7 +195,7 @@ def _eight_bits(args: argparse.Namespace) -> int:
             "--eight-bits: expected no --resume, found it; a distillation begins with the finished "
             "training each time"
         )
-    options = _options_of(args, goes_on=True)
+    options = _options_of(args, resume=True)
     from tools.simulator.training.distillation import FOLDER, distil
     from tools.simulator.training.model_files import write_card, write_models
     from tools.simulator.training.onnx_graphs import EightBitGraph
