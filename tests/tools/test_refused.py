@@ -64,7 +64,7 @@ ROWS = [
     (4, "play missing.mp4 --bus ipc://bus", "missing.mp4"),
     (4, "view --port 0 nothing.rlog", "found no such file"),
     (4, "view --port 0 text", "text: expected an event log, a segment or a route, found text"),
-    (2, "view --port 0 --drive a.mp4", "--drive: expected a log beside it"),
+    (2, "view --port 0 --drive a.mp4", "--drive: expected a log with it"),
     (2, "view --port 0 --host 0.0.0.0", "add --expose if all of them may watch"),
     (2, "view --port 70000", "--port: expected a whole number from 0 to 65535"),
     (2, "view --port 0 --picture-width 9", "expected a whole number from 64 to 1928"),

@@ -20,7 +20,7 @@ from tools.behaviour.quantities import QUANTITIES
 from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
-TITLE: Final = "What it does to the drive"
+TITLE: Final = "Effect on the drive"
 # The quantity of the summary's sentence, and its time in words.
 PATH: Final = "lateral_2s"
 AFTER: Final = "after 2 s"

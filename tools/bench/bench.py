@@ -111,7 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="artifact or ONNX; with --against ONNX; --log: log",
     )
     parser.add_argument(
-        "--iters", type=whole("--iters"), metavar="N", help="timed runs (what --duration has)"
+        "--iters",
+        type=whole("--iters"),
+        metavar="N",
+        help="timed runs (as many as --duration allows)",
     )
     parser.add_argument(
         "--duration",
@@ -123,12 +126,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=whole("--warmup", 0),
         metavar="N",
-        help=f"runs before that do not count ({WARM_UP_RUNS})",
+        help=f"warm-up runs, which do not count ({WARM_UP_RUNS})",
     )
     parser.add_argument(
         "--inputs", type=Path, metavar="NPZ", help="one array per input, by name (random)"
     )
-    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
+    parser.add_argument("--seed", type=seed(), help="seed of the random inputs (0)")
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--profile", action="store_true", help="every launch, also with --json")

@@ -217,7 +217,7 @@ def _await_probe(subscriber: Subscriber, sender: Child) -> None:
 
 def _not_heard(sender: Child) -> ProcessError:
     return ProcessError(
-        f"{sender.name}: expected to hear of it within {START_TIMEOUT_S:g} s, found nothing; is "
+        f"{sender.name}: expected a response within {START_TIMEOUT_S:g} s, found nothing; is "
         "the machine overloaded?"
     )
 
@@ -358,7 +358,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
             f"reader by {stalled['reader_grown_mib']:.1f} MiB"
         )
         if "idle_cpu_percent" in one:
-            print(f"          a daemon that waits: {one['idle_cpu_percent']:.2f} % of a core")
+            print(f"          idle daemon: {one['idle_cpu_percent']:.2f} % of a core")
     for name, place in (("frame_handover", "ring"), ("vision_ipc", "VisionIPC")):
         print(
             f"frames    {result[f'{name}_us']:.0f} us p50, {result[f'{name}_us_p99']:.0f} us p99 "

@@ -329,7 +329,7 @@ def _print_daemon(result: Mapping[str, Any], service: str) -> None:
         f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
         f"{result['published']} {service}, {result['dropped']} dropped, {result['valid']} valid"
     )
-    for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
+    for name, text in (("exec", "model"), ("host", "the rest of the latency")):
         if f"{name}_ms_p50" in result:
             values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
             print(f"  {name} ms  {values}  ({text})")

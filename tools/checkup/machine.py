@@ -158,9 +158,9 @@ def _device_nodes(section: Section, root: Path) -> None:
             f"add the user to its group: sudo usermod -aG {owner} USER, then log in again",
         )
     if nodes and not closed:
-        section.good(f"device nodes may be used: {', '.join(section.facts['nodes'])}")
+        section.good(f"device nodes are accessible: {', '.join(section.facts['nodes'])}")
     if not nodes:
-        section.good("no device node of a GPU is here")
+        section.good("there is no device node of a GPU")
 
 
 def _shared_memory(section: Section, place: Path = SHM) -> None:
@@ -197,10 +197,10 @@ def _realtime(section: Section) -> None:
     able = [name for name, can in may.items() if can]
     unable = [name for name, can in may.items() if not can]
     if able:
-        section.good(f"may have {', '.join(able)}")
+        section.good(f"permitted: {', '.join(able)}")
     if unable:
         section.look(
-            f"may not have {', '.join(unable)}",
+            f"not permitted: {', '.join(unable)}",
             "needed only for the settings of [realtime]: run the unit of modeld install-unit, or "
             "set rtprio and memlock in /etc/security/limits.d",
         )
@@ -231,7 +231,7 @@ def clocks(root: Path = Path("/")) -> Section:
             "/sys/devices/system/cpu/cpufreq",
         )
     if not sensors.gpu and not sensors.other and not sensors.celsius:
-        section.good("the system shows no clocks and no temperatures")
+        section.good("the system has no sensors of clocks or temperatures")
     return section
 
 
@@ -242,8 +242,8 @@ def judge_heat(section: Section, sensors: Sensors) -> None:
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])
     if hottest >= HOT_CELSIUS:
         section.look(
-            f"{name} has {hottest:.0f} °C",
-            "clocks are lowered when hot: let it cool, see to its air",
+            f"{name} is at {hottest:.0f} °C",
+            "clocks are lowered when hot: let it cool, improve its airflow",
         )
     else:
         section.good(f"hottest of {len(sensors.celsius)} sensors: {name}, {hottest:.0f} °C")

@@ -82,36 +82,34 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     section.facts["taken"] = info.index
     section.facts["row"] = row.key()
     section.good(
-        f"taken: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
+        f"selected: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
         f"{size_text(info.global_mem_bytes)}; {_choice_reason(device, info.kind)}"
     )
-    section.good(
-        f"compiled for row {row.target}: {_target_reason(row.target, info.kind, info.simd)}"
-    )
+    section.good(f"target {row.target}: {_target_reason(row.target, info.kind, info.simd)}")
     _add_unused_gpus(section, [one.kind for one in found], root)
     return section
 
 
 def _choice_reason(device: str | None, kind: str) -> str:
     if device is not None:
-        return "--device asks for it"
-    return "a GPU goes before a CPU" if kind == "gpu" else "no GPU has a driver here"
+        return "as given with --device"
+    return "a GPU is preferred to a CPU" if kind == "gpu" else "no GPU has an OpenCL driver"
 
 
 def _target_reason(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
-        return "its name has Adreno, and it reads images"
+        return "its name contains Adreno, and it supports images"
     if target == "freedreno":
-        return "its name is FD and three digits, as Mesa calls an Adreno"
+        return "its name is FD and three digits, Mesa's name of an Adreno"
     if kind == "gpu":
-        return "a GPU of no row of its own; its limits are those that it reports"
+        return "a GPU without a device row; its limits are those that it reports"
     return f"its compiler generates code for {simd}"
 
 
 def _add_undeclared(section: Section, vendors: Path) -> None:
     for driver, library in undeclared_drivers(vendors):
         section.look(
-            f"{driver.name}'s driver ({library}) is here, and no file of {VENDORS} names it",
+            f"{driver.name}'s driver ({library}) is installed, but no file in {VENDORS} names it",
             f"echo {library} | sudo tee {VENDORS}/{driver.name.lower()}.icd",
         )
 
@@ -125,7 +123,7 @@ def _add_unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
         if nodes:
             name = f"/{nodes[0].relative_to(root)}"
             section.look(
-                f"{name} is a GPU's, and no OpenCL driver has it",
+                f"{name} is a GPU without an OpenCL driver",
                 f"install the OpenCL driver of {driver.name}, see docs/drivers.md",
             )
 
@@ -197,7 +195,7 @@ def self_test(path: Path, device: str | None) -> Section:
         report = run_self_test(program)
     section.facts = {"device": report.device, "runs": report.runs, "ms": report.duration_ms}
     if not report.runs:
-        section.look("the artifact carries no self-test", "compile it again without --no-selftest")
+        section.look("the artifact has no self-test", "compile it again without --no-selftest")
     elif report.passed:
         section.good(str(report))
         if report.worst is not None:
@@ -267,7 +265,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
         if clock.share < SLOW_CLOCK:
             section.look(
                 f"GPU {clock.name} under load: {clock.now:.0f} of {clock.most:.0f} MHz",
-                "it is held back: see its governor and its temperature",
+                "it is throttled: see its governor and its temperature",
             )
     judge_heat(section, under_load)
     return section

@@ -72,7 +72,7 @@ def run_in_process(
         section = Section(name, seconds=seconds)
         if code is None:
             section.bad(
-                f"cut after {limit_s:g} s: it did not come to its end",
+                f"stopped after {limit_s:g} s: it did not finish",
                 "a driver or device may hang; try again with --limit, and see dmesg",
             )
         elif code == 0 and result.is_file():
@@ -99,7 +99,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
 
 def _failure(code: int, log: Path) -> str:
     text = log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip()
-    last = text.splitlines()[-1] if text else "it said nothing"
+    last = text.splitlines()[-1] if text else "no output"
     if code < 0:
         with suppress(ValueError):
             return f"ended by {signal.Signals(-code).name}: {last}"

@@ -49,11 +49,11 @@ def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
         for problem in problems:
             section.bad(f"{name}: {problem}", "see modeld status, and docs/faults.md")
         if not problems:
-            section.good(f"{name}: {health['phase']}, without a fault")
+            section.good(f"{name}: {health['phase']}, no faults")
     if not heard and running:
         section.look(
-            f"a daemon runs, and is not heard on {section.facts['bus']}",
-            "give its address with --bus, as its configuration has it",
+            f"a daemon runs, but does not report on {section.facts['bus']}",
+            "give the address from its configuration with --bus",
         )
     elif not heard:
         section.good("no daemon runs")

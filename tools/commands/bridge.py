@@ -101,9 +101,9 @@ def _check_no_loop(sides: Sequence[tuple[str, Stack]], names: Sequence[str], pre
     same = [name for name, one, other in zip(names, *places, strict=True) if one == other]
     if same:
         raise UsageError(
-            f"bridge: expected another place at --to than at --from, found {same[0]} of {source} "
-            f"and {target} in one, which would go round for ever; use another prefix, directory or "
-            "+N"
+            f"bridge: expected different places at --from and --to, found {same[0]} of {source} "
+            f"and of {target} in one, where messages would circulate forever; use another prefix, "
+            "directory or +N"
         )
 
 

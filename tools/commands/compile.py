@@ -433,7 +433,7 @@ def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")
     if report["halves"]:
-        print(f"  halves of the model: {report['halves']}")
+        print(f"  fp16 values of the model: {report['halves']}")
     if report["numerics"] != FAST:
         print(f"  numerics: {report['numerics']}")
     print(f"  program {report['program_sha256'][:12]}, sha256 {report['sha256'][:12]}")

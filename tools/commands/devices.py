@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         header = ("", "index", "kind", "name", "units", "memory", "can", "driver")
         print(format_table(header, rows))
         if auto is not None:
-            print("\n* is taken when no --device is given; an index, a kind or a name chooses.")
+            print("\n* is the default; select another with --device and its index, kind or name.")
     if auto is None:
         choose_device()  # raises NoDeviceError with the reason
     return 0

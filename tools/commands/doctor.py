@@ -130,10 +130,10 @@ def _skipped(name: str, request: dict[str, Any], *, drives: bool) -> Section | N
         return None
     section = Section(name)
     if drives:
-        section.good("left out: a daemon runs, and has the device for itself (--beside-daemon)")
+        section.good("skipped: a daemon runs and needs the device (--beside-daemon overrides this)")
         return section
     if name != "artifact" and request["path"] is None:
-        section.look("left out: there is no artifact to run", "see the section artifact")
+        section.look("skipped: there is no artifact to run", "see the section artifact")
         return section
     return None
 

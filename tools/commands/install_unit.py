@@ -245,8 +245,8 @@ def owner_of_openpilot(stack: str) -> str:
                     f"--user: expected a name of user {number}, who owns {place}, found none"
                 ) from None
     raise UsageError(
-        "--user: expected openpilot's, whom the daemon shares memory with; found none, as there is "
-        f"neither {places[0]} nor {places[1]}; name it, such as --user comma"
+        "--user: expected openpilot's user, with whom the daemon shares memory, found neither "
+        f"{places[0]} nor {places[1]}; name the user, such as --user comma"
     )
 
 

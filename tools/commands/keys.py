@@ -21,7 +21,7 @@ from tools.lib.json_output import print_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="made where it is not")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="created if missing")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"{directory / PUBLIC_NAME}: {'made' if is_new else 'kept'}, {keys.public.decode()}")
-    print(f"{directory / PEERS_NAME}: {others} that may listen here")
+    print(f"{directory / PEERS_NAME}: {others} that may subscribe here")
     print(f"{directory / SERVER_NAME}: {'none' if keys.server is None else keys.server.decode()}")
     print(
-        f"next: copy {PUBLIC_NAME} to the other machine, as {PEERS_NAME}/NAME.key where this one "
-        f"listens to it, as {SERVER_NAME} where it listens to this one"
+        f"next: copy {PUBLIC_NAME} to the other machine, as {PEERS_NAME}/NAME.key if this machine "
+        f"subscribes to it, as {SERVER_NAME} if it subscribes to this machine"
     )
     return 0

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
 def _print(report: SelfTestReport, file: str) -> None:
     print(f"{file} on {report.device}: {report}")
     if not report.runs:
-        print("the artifact carries none; modeld compile puts one in unless told --no-selftest")
+        print(
+            "the artifact has no self-test; modeld compile adds one unless --no-selftest is given"
+        )
         return
     rows = [
         (

@@ -147,7 +147,7 @@ def _runs(store: ModelStore, config: Config) -> list[Run]:
     try:
         return running_models(store, config)
     except (CerealError, ModeldError) as error:
-        logger.warning("what runs is not known: %s", error)
+        logger.warning("the running models are not known: %s", error)
         return []
 
 
@@ -170,7 +170,7 @@ def _list(store: ModelStore, runs: list[Run], *, as_json: bool) -> int:
     if not as_json:
         for run in runs:
             if not run.in_store:
-                print(f"{run.role} runs a model of another place: {printable(run.model)}")
+                print(f"{run.role} runs a model from outside the store: {printable(run.model)}")
     for entry in unsound:
         logger.error("%s", entry.problem)
     return StoreError.exit_code if unsound else 0

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             # The error discards the log: an empty one would look like a success.
             raise SilenceError(
                 f"bus: expected messages of {', '.join(names)} for {args.output}, found none until "
-                "this was stopped, and wrote no log; modeld status shows what runs on this address"
+                "this was stopped, and wrote no log; modeld status shows the daemons on this bus"
             )
     if args.json:
         output = str(args.output) if args.output else None

@@ -39,10 +39,10 @@ FindingKind = Literal[
 KIND_TEXTS: dict[FindingKind, str] = {
     "missing": "messages that only the first log has",
     "extra": "messages that only the second log has",
-    "repeated": "frames that come twice in the second log",
+    "repeated": "frames that occur twice in the second log",
     "reordered": "frames in another order",
-    "type": "another member of a union, or damaged",
-    "length": "lists of other lengths",
+    "type": "different members of a union, or damaged",
+    "length": "lists of different lengths",
     "nonfinite": "NaN or infinity on one side",
     "value": "beyond the tolerance",
     "shift": "within the tolerance, but all to one side",

@@ -66,10 +66,10 @@ MAX_ROWS = 200
 # The most metrics to name in a sentence.
 MAX_NAMED = 3
 STATES = {
-    "beyond": ("bad", "beyond what its past allows"),
-    "better": ("good", "better than its past"),
-    "within": ("", "within what its past allows"),
-    "short": ("", f"not judged: fewer than {MIN_PAST} runs before it"),
+    "beyond": ("bad", "outside the allowed range"),
+    "better": ("good", "better than the allowed range"),
+    "within": ("", "within the allowed range"),
+    "short": ("", f"not judged: fewer than {MIN_PAST} earlier runs"),
 }
 STYLE = """
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
@@ -218,11 +218,11 @@ def verdict_of(series: Sequence[Series]) -> str:
         names = [one.figure for one in series if one.state == "beyond"]
         more = f" and {beyond - MAX_NAMED} more" if beyond > MAX_NAMED else ""
         which = f"{', '.join(names[:MAX_NAMED])}{more}"
-        return f"{beyond} of {total} {noun} beyond what the past allows: {which}."
+        return f"{beyond} of {total} {noun} outside the allowed range: {which}."
     if not judged:
         return f"No figure could be judged: each needs {MIN_PAST} earlier runs; {total} found."
-    rest = f" {len(series) - judged} have too short a past." if judged < len(series) else ""
-    return f"Nothing is beyond what the past allows: {judged} of {total} judged.{rest}"
+    rest = f" {len(series) - judged} have too few earlier runs." if judged < len(series) else ""
+    return f"Nothing is outside the allowed range: {judged} of {total} judged.{rest}"
 
 
 def range_text(series: Series) -> str:
@@ -259,8 +259,8 @@ def write_history(
     header = (
         f'<header><h1>History</h1><p class="lead {css}">{escape(verdict_of(series))}</p>'
         f"<p>{escape(count_text(len(runs), 'run') + '.' + about)} Dots are runs, oldest on the "
-        "left; dashed lines are what the past allows the last one; upright lines are changes to "
-        f"another level.</p>{warnings}</header>"
+        "left; dashed lines are the range allowed for the last one; vertical lines are lasting "
+        f"changes.</p>{warnings}</header>"
     )
     sections = [
         header,

@@ -61,7 +61,7 @@ def test_clocks_and_temperatures_of_a_phone_are_read(tmp_path: Path) -> None:
     assert found.celsius == {"kgsl-3d0": 48.0, "cpu0-silver": 91.5}
     section = machine.clocks(root)
     texts = [f.text for f in section.findings if f.verdict is Verdict.LOOK]
-    assert texts == ["cpu0-silver has 92 °C", "governor powersave: cpu policy0"]
+    assert texts == ["cpu0-silver is at 92 °C", "governor powersave: cpu policy0"]
     assert "257 of 710 MHz" in report_text([section])
 
 
@@ -135,7 +135,7 @@ def test_cameras_are_seen_and_not_asked(tmp_path: Path) -> None:
     [
         ("crashes", "ended by SIGSEGV"),
         ("raises", "failed: RuntimeError: no such thing"),
-        ("silent", "failed: it said nothing"),
+        ("silent", "failed: no output"),
     ],
 )
 def test_a_part_that_fails_is_a_bad_section(part: str, text: str) -> None:
@@ -153,7 +153,7 @@ def test_a_part_that_hangs_is_cut_and_its_processes_end(
     started = time.monotonic()
     section = run_in_process("hangs", {}, 2.0, ROGUE)
     assert time.monotonic() - started < 30
-    assert section.findings[0].text == "cut after 2 s: it did not come to its end"
+    assert section.findings[0].text == "stopped after 2 s: it did not finish"
     pid = int(child.read_text(encoding="utf-8"))
     for _ in range(100):
         status = Path(f"/proc/{pid}/status")

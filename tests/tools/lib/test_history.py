@@ -220,14 +220,14 @@ def test_the_command_draws_each_figure_and_fails_on_the_last_one(
     done = modeld(1, "history", directory, "--html", page)
     assert "BEYOND" in done.out
     assert "median_ms: changed at 0000000000 (2026-11-28): 10 to 13" in done.out
-    assert done.out.splitlines()[-1] == ("1 of 1 figure is beyond what the past allows: median_ms.")
+    assert done.out.splitlines()[-1] == ("1 of 1 figure is outside the allowed range: median_ms.")
     assert "figures.jsonl:15: left out" in done.err
     found = Page(page)
     assert found.links == []
     assert found.seen.count("svg") == 1
     assert found.text.count('class="change"') == 1
     assert found.text.count("-dot") >= 14
-    assert "17 at 0000000000, beyond what its past allows: 12.74 to 13.26" in found.text
+    assert "17 at 0000000000, outside the allowed range: 12.74 to 13.26" in found.text
     answer = modeld(0, "history", directory, "--figure", "other*", "--json").json
     assert (answer["figures"], answer["runs"]) == ([], 14)
 

@@ -236,7 +236,8 @@ def _drive(plan: Plan, bus: str) -> Driven:
             loop = stack.enter_context(live_loop(options))
             loop.wait_for_answer(trial, START_TIMEOUT_S)
         plan.say(
-            f"an expert drives for {RUN_UP_S:g} s to fill the model's history; then the model:"
+            f"an expert drives for {RUN_UP_S:g} s to fill the model's history; "
+            "then the model drives:"
         )
         # Start two frames early: outputs for the last frame of the standing car arrive only then.
         begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
@@ -263,7 +264,7 @@ def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
 
 def _film(plan: Plan, footage: Footage, *, shows: bool) -> list[Path]:
     """Write the drive with its pictures, and return the directories of its segments."""
-    plan.say(f"painting the pictures of {count_text(len(footage.scenes), 'frame')} again")
+    plan.say(f"rendering the pictures of {count_text(len(footage.scenes), 'frame')} again")
     with progress_bar(2 * len(footage.scenes), "picture", is_shown=shows) as progress:
         return write_footage(footage, plan.directory, ROUTE, progress)
 
@@ -349,7 +350,7 @@ def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None
     rest = f", and {count_text(len(others), 'segment')} more" if others else ""
     print(f"event log: {first}/rlog.zst{rest}{more}")
     print(f"report: {plan.report}")
-    print(f"look at it: modeld view {shlex.quote(str(plan.directory))}")
+    print(f"view it with: modeld view {shlex.quote(str(plan.directory))}")
 
 
 def _check_published(result: Mapping[str, Any]) -> None:

@@ -40,8 +40,8 @@ from tools.report.picture import encode_jpeg
 from tools.report.report_page import write_page
 from tools.video.video import read_planes
 
-CEILING = "parabola through the labels (the best there is)"
-BLIND = "straight lane, car in its middle (sees nothing)"
+CEILING = "parabola through the labels (the best possible)"
+BLIND = "straight lane, car in its middle (a blind model)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         def on_frame(one: Played) -> None:
             # Printed only with the first frame: a drive without frames is an error.
             if not (played or args.json or args.quiet):
-                print("\n  ".join(["a daemon for it:", *commands]), flush=True)
+                print("\n  ".join(["start a daemon for it with:", *commands]), flush=True)
             played.append(one)
 
         player.on_frame = on_frame

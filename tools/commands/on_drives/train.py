@@ -52,19 +52,26 @@ class _Option(NamedTuple):
 
 
 _LEARNS_FROM = (
-    _Option("--worlds", "FIRST:END", "seeds of worlds that are trained on", str(_DEFAULTS.worlds)),
-    _Option("--held-out", "FIRST:END", "seeds that it is judged on", str(_DEFAULTS.held_out)),
-    _Option("--slots", "N", "painted samples that are kept, 0.8 MB each", DEFAULT_SLOTS),
+    _Option("--worlds", "FIRST:END", "seeds of the worlds to train on", str(_DEFAULTS.worlds)),
+    _Option(
+        "--held-out", "FIRST:END", "seeds of the worlds to judge it on", str(_DEFAULTS.held_out)
+    ),
+    _Option("--slots", "N", "rendered samples to keep, 0.8 MB each", DEFAULT_SLOTS),
 )
 
 
 def _how() -> tuple[_Option, ...]:
     workers, threads = share_cores()
     return (
-        _Option("--workers", "N", "processes that paint", workers, "default here"),
-        _Option("--threads", "N", "threads that learn", threads, "default here"),
-        _Option("--batch", "N", "samples of a step", _DEFAULTS.batch),
-        _Option("--learning-rate", "X", "highest rate of the vision", _DEFAULTS.learning_rate),
+        _Option("--workers", "N", "rendering processes", workers, "default here"),
+        _Option("--threads", "N", "training threads", threads, "default here"),
+        _Option("--batch", "N", "samples per step", _DEFAULTS.batch),
+        _Option(
+            "--learning-rate",
+            "X",
+            "highest learning rate of the vision model",
+            _DEFAULTS.learning_rate,
+        ),
     )
 
 
@@ -78,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("build/training"),
         help="output directory, created if missing (default: build/training)",
     )
-    _add(parser, _Option("--minutes", "N", "how long it may take", _DEFAULTS.minutes))
-    _add(parser, _Option("--seed", "N", "of weights and situations", _DEFAULTS.seed))
+    _add(parser, _Option("--minutes", "N", "time limit in minutes", _DEFAULTS.minutes))
+    _add(parser, _Option("--seed", "N", "seed of weights and situations", _DEFAULTS.seed))
     parser.add_argument(
         "--resume", action="store_true", help="continue from the last checkpoint in DIR"
     )
@@ -91,9 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=real("--eight-bits", 0, MOST_S),
         metavar="N",
         help="instead of training, round the weights of the finished training in DIR to 8 bits, "
-        "and let them follow what they were for N minutes (0: only round); writes DIR/eight-bits",
+        "and train them for N minutes to match the original (0: only round); writes DIR/eight-bits",
     )
-    for title, options in (("what it learns from", _LEARNS_FROM), ("how", _how())):
+    for title, options in (("training data", _LEARNS_FROM), ("training", _how())):
         group = parser.add_argument_group(title)
         for option in options:
             _add(group, option)

@@ -99,9 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return 0 after SIGTERM, 130 after SIGINT."""
     if args.drive is not None and args.log is None:
-        raise UsageError("--drive: expected a log beside it, found none; name the log of the drive")
+        raise UsageError("--drive: expected a log with it, found none; name the log of the drive")
     if getattr(args, "with") is not None and args.log is None:
-        raise UsageError("--with: expected a log beside it, found none; name the first log, too")
+        raise UsageError("--with: expected a log with it, found none; name the first log, too")
     # Imported here because they need the extra `view`; usage errors are reported first.
     from tools.live.serve import ServeOptions, live_session, log_session, serve
     from tools.live.server import Address, open_socket, url_of
