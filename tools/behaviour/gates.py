@@ -1,8 +1,8 @@
 """Gates: conditions in metres and seconds that a change must meet.
 
-A gate, such as ``lateral_2s_max_m < 0.05``, has the name of a metric, an order and a limit. Metrics
-come from `tools.behaviour.difference` or from a closed-loop result. Gates from the command line or
-from a file are parsed and checked here, before anything is run.
+A gate, such as ``lateral_2s_max_m < 0.05``, has the name of a metric, a comparison operator and a
+limit. Metrics come from `tools.behaviour.difference` or from a closed-loop result. Gates from the
+command line or from a file are parsed and checked here, before anything is run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Gate:
     """One condition on a metric."""
 
     name: str  # name of the metric; * matches any text without a dot
-    order: str  # one of ``ORDERS``
+    order: str  # the operator, one of ``ORDERS``
     limit: float  # finite, in the metric's unit
 
     @property

@@ -239,7 +239,7 @@ def _drive(plan: Plan, bus: str) -> Driven:
             f"an expert drives for {RUN_UP_S:g} s to fill the model's history; "
             "then the model drives:"
         )
-        # Start two frames early: outputs for the last frame of the standing car arrive only then.
+        # Start two frames early, to include the messages that the first frame of the drive uses.
         begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
         drive = loop.drive(trial, plan.frames, watch)
         footage = Footage(trial, seen, plan.log, (begin_ns, time.monotonic_ns()))

@@ -2,9 +2,9 @@
 
 CLIP is played through the daemon's own loop, once for each model, with the camera that its labels
 describe. In each labelled frame the model's lines are compared with the labels, in pixels across
-the picture and in metres on a level road. Distances are about 8, 15 and 30 m, and the mean of all
-labelled rows. Two references are shown, too: a parabola through the labels, which is the best
-possible result, and a straight lane with the car in its centre, the output of a blind model.
+the picture and in metres on a level road, at about 8, 15 and 30 m and over all labelled rows. Two
+references are shown, too: a parabola through the labels, which is the best possible result, and a
+straight lane with the car in its centre, the output of a blind model.
 
 Models are trained at 20 frames/s; a video of another rate is thinned or repeated (--rate).
 
