@@ -291,8 +291,9 @@ def _take_frame(reader: FrameSource) -> tuple[int, int] | None:
 def idle_cpu_percent(model: Path, bus: str, prefix: str, seconds: float) -> float:
     """Return the CPU use of a daemon whose cameras send nothing, in percent of one core.
 
-    `prefix` is the prefix of the message rings, or "" for ZeroMQ. With message rings the cameras
-    are VisionIPC's.
+    `model` is the driving artifact and `bus` the address of the bus. `prefix` is the prefix of the
+    message rings, or "" for ZeroMQ. With message rings the cameras are VisionIPC's. The CPU time is
+    measured over `seconds`.
 
     Raises:
         ProcessError: the daemon ended or did not report its health.

@@ -193,7 +193,8 @@ def measure_submission(
 ) -> dict[str, Any]:
     """Load the artifact twice and run both in turns; return the object of ``--json``.
 
-    `blocks` is the number of measured blocks of each.
+    `blocks` is the number of measured blocks of each, `seed` that of the random inputs. `entry` and
+    `device` are names; None selects the first entry and the best device.
 
     Raises:
         UsageError: the device cannot record launches, or the entry's launches are not recorded.

@@ -63,6 +63,8 @@ def measure(
 ) -> dict[str, Any]:
     """Start and restart the daemon `starts` times; return the object of ``--json``.
 
+    `model` is the driving artifact, `size` the (width, height) of the cameras.
+
     Raises:
         ProcessError: a process ended, or published nothing.
     """

@@ -50,9 +50,9 @@ _LAST_BYTES: Final = 4096
 def run_in_process(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
-    """Run a part in a process; return its section, or one that reports a timeout or failure.
+    """Run part `name` in a process; return its section, or one that reports a timeout or failure.
 
-    `request` has the options for `run_part`.
+    `request` has the options for `run_part`. `module` is the module to run.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
         asked, result, log = (Path(place) / n for n in ("request.json", "result.json", "log.txt"))

@@ -327,7 +327,7 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
 
 
 def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) -> str:
-    """Return the text of the next steps after the files are written."""
+    """Return the text of the next steps after `write`; the arguments are those of `plan`."""
     if prefix != Path("/"):
         return f"next: copy what is below {prefix} to the machine"
     settings = config / DAEMONS[0].config

@@ -40,7 +40,7 @@ def encode_jpeg(
 
 
 def jpeg_size(columns: int, rows: int, *, width: int = PICTURE_WIDTH) -> tuple[int, int]:
-    """Return width and height in pixels of the JPEG that `encode_jpeg` returns."""
+    """Return width and height of the JPEG for a picture of `columns` x `rows` pixels."""
     scale = min(1.0, width / columns)
     # 4:2:0 needs even sizes.
     return 2 * round(scale * columns / 2), 2 * round(scale * rows / 2)
@@ -59,7 +59,7 @@ class PictureKeeper:
         self._kept: list[tuple[int, bytes]] = []
 
     def offer(self, frame_id: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        """Keep a frame if it is due. Frame ids must increase from 0."""
+        """Keep an NV12 frame, as in `encode_jpeg`, if it is due. Frame ids must rise from 0."""
         if frame_id % self._stride:
             return
         self._kept.append((frame_id, encode_jpeg(luma, chroma)))

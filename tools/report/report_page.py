@@ -237,7 +237,10 @@ class Margins:
 
 @dataclass(slots=True)
 class Chart:
-    """A chart. Call the drawing methods, then ``render()``."""
+    """A chart. Call the drawing methods, then ``render()``.
+
+    Drawing methods take (n,) data values, and the CSS class of the mark.
+    """
 
     width: int  # total width in pixels
     height: int  # total height in pixels

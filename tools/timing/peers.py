@@ -85,7 +85,8 @@ def version_of(name: str) -> str:
 def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open a model in an installed peer and return its variants.
 
-    `name` is a key of ``PEERS``. `threads` includes the calling thread.
+    `name` is a key of ``PEERS``, `path` the ONNX file, `inputs` the arrays by input name. `threads`
+    includes the calling thread.
 
     Raises:
         PeerError: the peer rejects the model, or does not work on this machine.
