@@ -168,7 +168,7 @@ def _judge_one(figures: Mapping[str, float | None], gate: Gate) -> GateVerdict:
     named = {name: value for name, value in figures.items() if gate.names(name)}
     values = {name: value for name, value in named.items() if value is not None}
     if not named:
-        note = "no such figure here; those of errors take the truth of a rendered drive"
+        note = "no such figure here; figures of errors need the truth of a rendered drive"
         return GateVerdict(gate.text, gate.name, None, holds=False, note=note)
     if not values:
         return GateVerdict(gate.text, gate.name, None, holds=True, note="nothing to judge")
@@ -192,7 +192,7 @@ def _margin(gate: Gate, value: float) -> float:
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options ``--gate``, ``--gates`` and ``--gates-only``."""
-    group = parser.add_argument_group("gates on what a change does to the drive")
+    group = parser.add_argument_group("gates on the effect on the drive")
     add_gates(group, "lateral_2s_max_m < 0.05")
     group.add_argument(
         "--gates-only",

@@ -172,7 +172,7 @@ def _borders(side: str, line: int, edge: int) -> tuple[Quantity, ...]:
         Quantity(
             f"{side}_line_{distance_m:g}m",
             "m",
-            f"lane line {side} of the car, {distance_m:g} m ahead, where it is seen",
+            f"lane line {side} of the car, {distance_m:g} m ahead, if it is seen",
             _line(line, distance_m),
             _border("lane_line_y_m", line, distance_m),
         )
@@ -210,7 +210,7 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     Quantity(
         "drift_2s",
         "m",
-        f"where {DRIFT_S:g} s of the desired curvature take the car, to the right",
+        f"displacement to the right after {DRIFT_S:g} s of the desired curvature",
         _drift,
         lambda truth: 0.5 * truth.curvature_1pm * (truth.speed_mps * DRIFT_S) ** 2,
     ),
@@ -224,31 +224,31 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     *_borders("left", line=1, edge=0),
     *_borders("right", line=2, edge=1),
     Quantity("lead_prob", "", "probability of a car ahead", _lead_prob),
-    Quantity("lead_seen", "", "1 where a car ahead is more likely than not", _lead_seen),
+    Quantity("lead_seen", "", "1 if a car ahead is more likely than not", _lead_seen),
     Quantity(
         "lead_distance",
         "m",
-        "distance of the car ahead, where it is seen",
+        "distance of the car ahead, if it is seen",
         _lead("x"),
         lambda truth: truth.lead_xyv[:, 0],
     ),
     Quantity(
         "lead_speed",
         "m/s",
-        "speed of the car ahead, where it is seen",
+        "speed of the car ahead, if it is seen",
         _lead("v"),
         lambda truth: truth.lead_xyv[:, 2],
     ),
     Quantity(
         "should_stop",
         "",
-        "1 where the car is told to stop",
+        "1 if the model requests a stop",
         lambda model, _speed: float(model.action.shouldStop),
     ),
     Quantity(
         "hard_brake",
         "",
-        "1 where hard braking is expected",
+        "1 if hard braking is expected",
         lambda model, _speed: float(model.meta.hardBrakePredicted),
     ),
 )

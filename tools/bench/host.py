@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result)
     else:
-        print(f"{result['frames']} frames at {RATE_HZ:g} Hz, a model that answers at once")
+        print(f"{result['frames']} frames at {RATE_HZ:g} Hz, with a model that returns immediately")
         for name in TIMES:
             values = ", ".join(f"{result[f'{name}_{part}']:.0f} {part}" for part in PARTS)
             print(f"  {name.replace('_', ' ')}  {values}")
@@ -184,7 +184,7 @@ def run_submission(args: argparse.Namespace) -> int:
             f"  {name:4}  {found['recorded_ms']:.3f} and {found['single_ms']:.3f} ms, ratio "
             f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
         )
-    print(f"  saved of the host: {result['saved_us_per_launch']:.2f} us a launch")
+    print(f"  saved host time: {result['saved_us_per_launch']:.2f} us per launch")
     return 0
 
 

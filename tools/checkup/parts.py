@@ -73,7 +73,7 @@ def run_in_process(
         if code is None:
             section.bad(
                 f"stopped after {limit_s:g} s: it did not finish",
-                "a driver or device may hang; try again with --limit, and see dmesg",
+                "a driver or device may hang; try a longer --limit, and see dmesg",
             )
         elif code == 0 and result.is_file():
             section = Section.of_plain(json.loads(result.read_text(encoding="utf-8")))

@@ -36,7 +36,7 @@ _FORM: Final = "tcp://HOST, tcp://HOST:+N, ipc:///DIRECTORY, msgq: or msgq:PREFI
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help="services to carry (all)")
+    parser.add_argument("services", nargs="*", metavar="SERVICE", help="services to forward (all)")
     for option, dest, text in (
         ("--from", "source", "where messages come from"),
         ("--to", "target", "where they are published"),
@@ -49,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=STACKS,
         default=DEFAULT_STACK.name,
         metavar="NAME",
-        help=f"whose names, ports and files both have: {', '.join(STACKS)} ({DEFAULT_STACK.name})",
+        help=f"stack of both sides: {', '.join(STACKS)} ({DEFAULT_STACK.name})",
     )
     for option in ("--from-stack", "--to-stack"):
         parser.add_argument(
-            option, choices=STACKS, metavar="NAME", help="that of one side, if it is another"
+            option, choices=STACKS, metavar="NAME", help="stack of one side, if the sides differ"
         )
     parser.add_argument(
         "--bus-keys",

@@ -26,10 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_setting_arguments(parser)
     parser.add_argument(
-        "--changed", action="store_true", help="only what does not come from a default"
+        "--changed", action="store_true", help="only settings that do not come from a default"
     )
     parser.add_argument(
-        "--sample", action="store_true", help="print a sample file instead, all of it comments"
+        "--sample",
+        action="store_true",
+        help="print a sample file instead, with all settings commented out",
     )
 
 

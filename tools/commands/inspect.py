@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "messages of a log",
-        "Every message has its service, logMonoTime (ns), valid and, where it has one, frameId. "
+        "Every message has its service, logMonoTime (ns), valid and, if it has one, frameId. "
         "Numbers that are not finite are null in JSON, nan and inf elsewhere; enumerants are text.",
     )
     group.add_argument(

@@ -313,7 +313,7 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
             done[path] = "replaced"
         else:
             raise ChangedFileError(
-                f"{path}: expected a file that install-unit wrote, found one that was changed; "
+                f"{path}: expected a file that install-unit wrote, found a changed one; "
                 "move your changes to a file of `systemctl edit`, for runit to conf beside it, or "
                 "replace it with --force"
             )
@@ -329,7 +329,7 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
 def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) -> str:
     """Return the text of the next steps after `write`; the arguments are those of `plan`."""
     if prefix != Path("/"):
-        return f"next: copy what is below {prefix} to the machine"
+        return f"next: copy the files below {prefix} to the machine"
     settings = config / DAEMONS[0].config
     if around.service == RUNIT:
         groups = "-G video,render " if around.user == DEFAULT_USER else ""

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from tools.example_models.write import write_interface, write_models
 
     if args.interface is not None and (args.benchmarks or args.model != "all"):
-        raise UsageError("--interface: expected neither --model nor --benchmarks beside it")
+        raise UsageError("--interface: expected neither --model nor --benchmarks with it")
     if args.interface is not None:
         written = write_interface(args.directory, args.interface, args.seed)
     else:

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="with --json: only this field and what is in it, as in position.x or laneLines[1].y; "
+        help="with --json: only this field and its members, such as position.x or laneLines[1].y; "
         "may be repeated (all)",
     )
     parser.add_argument(

@@ -136,7 +136,7 @@ def _chosen(options: CompareOptions) -> frozenset[str]:
             members = (name,)
         if not set(members) <= set(known) or name in ("logMonoTime", "valid"):
             raise UsageError(
-                f"service {name!r}: expected the name of a message, found none such; "
+                f"service {name!r}: expected the name of a message, found no such message; "
                 "see cereal/log.capnp"
             )
         chosen |= set(members)

@@ -87,7 +87,7 @@ def describe_models(manifest: Manifest) -> str:
     """Return role and checkpoint of each model, and a note if the weights are random."""
     models = ", ".join(f"{model.role} {model.checkpoint}" for model in manifest.models)
     if any(model.checkpoint.startswith(EXAMPLE_PREFIX) for model in manifest.models):
-        models += " (example models have random weights: where they would drive means nothing)"
+        models += " (example models have random weights: their outputs are meaningless)"
     return models or "none stated"
 
 
@@ -394,7 +394,7 @@ def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
     if valid < answered:
         wrong.append(f"{answered - valid} of {count_text(answered, 'answer')} are not valid")
     if not drive.all_finite:
-        wrong.append("there is NaN or infinity in the outputs")
+        wrong.append("outputs contain NaN or infinity")
     said = f"{'; '.join(wrong).capitalize()}." if wrong else f"All {sent} have valid answers."
     late = float(np.mean(times > budget_ms)) if times.size else 0.0
     if times.size:

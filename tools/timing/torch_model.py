@@ -60,7 +60,7 @@ class TorchModel:
         self._nodes, self.outputs = list(graph.node), [o.name for o in graph.output]
         unknown = {n.op_type for n in self._nodes} - OPERATORS.keys() - {"Constant"}
         if unknown:
-            raise OperatorError(f"{path.name}: {', '.join(sorted(unknown))}: not among those here")
+            raise OperatorError(f"{path.name}: {', '.join(sorted(unknown))}: not supported")
         self._known = {t.name: np.array(numpy_helper.to_array(t)) for t in graph.initializer}
         for node in self._nodes:
             if node.op_type == "Constant":

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         action="store_true",
-        help="put all of them side by side in a table: metres, times, sizes; LEFT is compared with",
+        help="put all of them side by side in a table: metres, times, sizes; LEFT is the reference",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="truth.npz of the drive, its directory, or the directory of all drives: also "
-        "say how far each log is from it",
+        "report the distance of each log from it",
     )
     add_history(parser)
     add_gate_arguments(parser)
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     if any(is_directory) and not all(is_directory):
         directory, log = sorted((args.left, args.right), key=Path.is_file)
         raise CompareError(
-            f"{directory}: expected a log beside {log}, found a directory; name two of a kind"
+            f"{directory}: expected a log like {log}, found a directory; name two of a kind"
         )
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):

@@ -256,7 +256,7 @@ def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
     is_slowed = rate_hz < FULL_RATE_HZ
     if plan is not None:
         plan.say(
-            f"rendering a frame and its answer take {latency_ms:.1f} ms; cameras run at "
+            f"rendering a frame plus inference takes {latency_ms:.1f} ms; cameras run at "
             f"{rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
         )
     return rate_hz

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("video", "rerun"):
         if getattr(args, name) and args.drive is None:
             raise UsageError(
-                f"--{name}: expected --drive beside it, found none; name the drive with the frames"
+                f"--{name}: expected --drive with it, found none; name the drive with the frames"
             )
     figures: dict[str, Any] = {"log": str(args.log)}
     with _progress(args) as on_event:
@@ -150,7 +150,7 @@ def _describe(figures: dict[str, Any]) -> str:
         return f"{figures['file']}: {messages} in {count_text(len(figures['channels']), 'channel')}"
     return (
         f"{figures['file']}: {count_text(figures['frames'], 'frame')}, "
-        f"{figures['answered']} with an answer of the model"
+        f"{figures['answered']} with model output"
     )
 
 

@@ -145,7 +145,7 @@ def _prune(args: argparse.Namespace) -> int:
         return 0
     for path in unused:
         print(f"{'removed' if args.prune == 'remove' else 'unused'}  {path}")
-    print(f"{count_text(len(unused), 'file')} that nothing here uses")
+    print(f"{count_text(len(unused), 'file')} that these drives and models do not use")
     return 0
 
 

@@ -154,8 +154,8 @@ def _check_only_monitoring(args: argparse.Namespace) -> None:
     for option in ("report", "video", "rerun", "live"):
         if not args.model and getattr(args, option):
             raise UsageError(
-                f"--{option}: expected --model beside --monitoring, found none; it is about what "
-                "the driving model says"
+                f"--{option}: expected --model with --monitoring, found none; it shows "
+                "outputs of the driving model"
             )
 
 
