@@ -213,7 +213,7 @@ def test_gates_beside_tolerances_and_in_their_place(in_metres: Compare, tmp_path
     in_metres(1, SAME, "--gate", "lateral_2s_max_m > 1")
     in_metres(0, SAME, "--gate", "lead_distance_max_m < 1")
     said = in_metres(1, SAME, "--gate", "error.lateral_2s_max_m < 9").out
-    assert "those of errors take the truth of a rendered drive" in said
+    assert "figures of errors need the truth of a rendered drive" in said
 
 
 FAULTS: dict[str, Callable[[Any], None]] = {
