@@ -1,4 +1,5 @@
 """The bus: messages, services, transports, camera frames and logs.
 
-Lowest layer: imports numpy, pyzmq, pycapnp and the standard library, nothing of this project.
+This is the lowest layer of the project. It imports numpy, pyzmq, pycapnp and the standard library,
+and none of our other packages.
 """

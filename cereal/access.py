@@ -1,6 +1,7 @@
-"""Explains a refusal: the owner and mode of a path, or the process that holds a port or a lock.
+"""Explains refused access: the owner and mode of a path, or the process holding a port or lock.
 
-The modes of what this package makes do not depend on the umask (docs/formats/bus.md, ADR 0092).
+The results are parts of error messages. Files that this package creates have modes that do not
+depend on the umask (docs/formats/bus.md, ADR 0092).
 """
 
 import grp
@@ -21,10 +22,9 @@ ADVICE: Final = (
 
 
 def owner_and_mode(path: Path) -> str:
-    """Return the owner of `path` for a message: "/run/b belongs to root:root with mode 0755".
+    """Return the owner and mode of `path`: "/run/b belongs to root:root with mode 0755".
 
-    If this process cannot look at it, the message is about the lowest directory above that it can
-    see.
+    If this process cannot see `path`, the result is about its closest visible parent directory.
     """
     for place in (path, *path.parents):
         try:
@@ -37,13 +37,13 @@ def owner_and_mode(path: Path) -> str:
 
 
 def why_refused(path: Path) -> str:
-    """Return the end of a message: the owners of `path` and of this process, and what to do."""
+    """Return the end of an error message: the owners of `path` and this process, and advice."""
     asks = f"{user_name(os.geteuid())}:{group_name(os.getegid())}"
     return f"{owner_and_mode(path)}, this process is {asks}; {ADVICE}"
 
 
 def user_name(number: int) -> str:
-    """Return the name of a user, or the number where it has none."""
+    """Return a user's name, or the number as text if the user has no name."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -51,7 +51,7 @@ def user_name(number: int) -> str:
 
 
 def group_name(number: int) -> str:
-    """Return the name of a group, or the number where it has none."""
+    """Return a group's name, or the number as text if the group has no name."""
     try:
         return grp.getgrgid(number).gr_name
     except KeyError:
@@ -59,22 +59,22 @@ def group_name(number: int) -> str:
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Give an open file of this process its mode; another's is left as it is."""
+    """Set the mode of an open file if this process's user owns it; otherwise do nothing."""
     status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != mode:
         os.fchmod(descriptor, mode)
 
 
 # --- The process that holds a port or a lock --------------------------------------------------
-# It reads a bounded part of /proc once, after a refusal. Of a socket of another user, it sees only
-# the user.
+# These functions read a bounded part of /proc once, after a refusal. For a socket of another user
+# they find only the user.
 
 _PROC: Final = Path("/proc")
 _LISTENS: Final = "0A"
-# Of sockets, of locks, and of open files of all processes: a tenth of a second each.
-_MOST_ROWS: Final = 50_000
-_MOST_FILES: Final = 50_000
-_MOST_COMMAND: Final = 60
+# Limits on sockets, locks, and open files of all processes. Each takes about 0.1 s to read.
+_MAX_ROWS: Final = 50_000
+_MAX_FILES: Final = 50_000
+_MAX_COMMAND: Final = 60
 
 _Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -86,15 +86,15 @@ class _Socket(NamedTuple):
 
 
 def holder_of_port(port: int, host: str) -> str | None:
-    """Return who holds a TCP port, as "process 4711 (./bridge)"; None if nobody can tell.
+    """Return the holder of a TCP port, such as "process 4711 (./bridge)"; None if unknown.
 
-    A `host` that is not a number, such as "*" or a name, stands for every address.
+    A `host` that is not an IP address, such as "*" or a name, matches every address.
     """
     wanted: _Ip | None = None
     with suppress(ValueError):
         wanted = ipaddress.ip_address(host.strip("[]"))
     with suppress(OSError, ValueError, IndexError):
-        # An outgoing connection has a port, too, but a listener is the likelier holder.
+        # An outgoing connection also has a port, but a listening socket is the likelier holder.
         found = sorted(_sockets(port, wanted), key=lambda one: one.state != _LISTENS)
         if found:
             process = _process_with(f"socket:[{found[0].inode}]")
@@ -109,7 +109,7 @@ def holder_of_lock(descriptor: int) -> str | None:
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         file = f"{device}:{status.st_ino}"
         for words in _rows(_PROC / "locks"):
-            # A waiting process has an arrow after the number.
+            # The row of a waiting process has an arrow after its number, which shifts the columns.
             if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0:
                 return name_of_process(int(words[4]))
     return None
@@ -117,12 +117,12 @@ def holder_of_lock(descriptor: int) -> str | None:
 
 def _rows(path: Path) -> Iterator[list[str]]:
     with path.open(encoding="utf-8") as lines:
-        for line in islice(lines, _MOST_ROWS):
+        for line in islice(lines, _MAX_ROWS):
             yield line.split()
 
 
 def _sockets(port: int, wanted: _Ip | None) -> Iterator[_Socket]:
-    """Yield the sockets that keep others from binding a port at an address; None: at any."""
+    """Yield the sockets that prevent binding a port at address `wanted`; None is any address."""
     for name in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):  # a kernel without IPv6
             for words in islice(_rows(_PROC / "net" / name), 1, None):
@@ -133,7 +133,7 @@ def _sockets(port: int, wanted: _Ip | None) -> Iterator[_Socket]:
 
 
 def _ip(hexadecimal: str) -> _Ip:
-    """Read an address of /proc/net: words of 32 bits in the order of this machine's bytes."""
+    """Parse an address of /proc/net: 32-bit words in this machine's byte order."""
     words = (int(hexadecimal[i : i + 8], 16) for i in range(0, len(hexadecimal), 8))
     found = ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
     return getattr(found, "ipv4_mapped", None) or found
@@ -144,8 +144,8 @@ def _is_at(held: _Ip, wanted: _Ip | None) -> bool:
 
 
 def _process_with(link: str) -> str | None:
-    """Return the first process that has a file open of which the link says so."""
-    left = _MOST_FILES
+    """Return the first process with an open file whose link in /proc/PID/fd reads `link`."""
+    left = _MAX_FILES
     for number in filter(str.isdecimal, _names(str(_PROC))):
         files = f"{_PROC}/{number}/fd"
         for file in islice(_names(files), left):
@@ -157,7 +157,7 @@ def _process_with(link: str) -> str | None:
 
 
 def _names(directory: str) -> list[str]:
-    """Return the names in a directory; none where it has gone, or is another user's."""
+    """Return the names in a directory; [] if it has disappeared or belongs to another user."""
     try:
         return os.listdir(directory)  # noqa: PTH208 -- only names are needed
     except OSError:
@@ -165,16 +165,16 @@ def _names(directory: str) -> list[str]:
 
 
 def name_of_process(number: int) -> str | None:
-    """Return a process, or that of a thread, with its command; None of one that is not there."""
+    """Return a process or thread ID together with its command; None if it does not exist."""
     place = _PROC / str(number)
     if not place.is_dir():
         return None
     words = b""
     with suppress(OSError), (place / "cmdline").open("rb") as file:
-        words = file.read(4 * _MOST_COMMAND)
+        words = file.read(4 * _MAX_COMMAND)
     command = words.replace(b"\0", b" ").decode(errors="replace").strip()
     # A command line may hold any character, but a message has one line.
     command = "".join(one if one.isprintable() else "?" for one in command)
-    if len(command) > _MOST_COMMAND:
-        command = f"{command[: _MOST_COMMAND - 3]}..."
+    if len(command) > _MAX_COMMAND:
+        command = f"{command[: _MAX_COMMAND - 3]}..."
     return f"process {number} ({command})" if command else f"process {number}"

@@ -1,7 +1,8 @@
-"""Cameras of a server: one protocol, whether frames come from a ring or by VisionIPC.
+"""Opens the cameras at a configured address, for reading or writing.
 
-The address in the configuration decides which (ADR 0012). A replay has no server, and gives
-sources in memory (`cereal.frames.MemoryFrameSource`) to the loop.
+Frames come from a frame ring (`cereal.frames`) or over openpilot's VisionIPC. The address selects
+one of them, and both implement the same protocols (ADR 0012). A replay does not use this module: it
+passes sources in memory (`cereal.frames.MemoryFrameSource`) to the daemon's loop.
 """
 
 import re
@@ -26,46 +27,46 @@ CAMERA_FORM: Final = "NAME of a frame ring, visionipc:NAME or visionipc+zmq:NAME
 
 _ZMQ_SCHEME: Final = "visionipc+zmq"
 _ADDRESS: Final = re.compile(r"(?:(?P<scheme>visionipc(?:\+zmq)?):)?(?P<name>[^/:\0]+)")
-# Their packets have fixed ports, which the number of the stream gives: others would share them.
+# VisionIPC packets over ZeroMQ have one port per stream, so other camera names would share them.
 _ZMQ_NAMES: Final = ("camerad", "navd")
 
 
 class CameraSource(FrameSource, Protocol):
-    """A source whose frames lie in memory that the camera process writes to."""
+    """A source whose frames are views of memory that the camera process writes."""
 
     def is_intact(self) -> bool:
-        """Return whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the last received frame has not been overwritten."""
         ...
 
 
 class CameraServer(Protocol):
-    """The cameras of one process, which may start later, end and be replaced."""
+    """The cameras of one process, which can start later, stop and be replaced."""
 
-    name: str  # what messages call it
+    name: str  # the name used in messages
 
     def available_streams(self) -> set[str]:
-        """Return the streams, of `cereal.frames.STREAMS`, that a living process offers."""
+        """Return the streams, a subset of `cereal.frames.STREAMS`, that a living process offers."""
         ...
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return why streams that are there cannot be read: one line for each such stream."""
+        """Return the reason, in one line, for each existing stream that cannot be read."""
         ...
 
     def reader(self, stream: str, *, conflate: bool) -> CameraSource:
         """Return a reader of a stream, one of `cereal.frames.STREAMS`.
 
-        It yields every frame in order, or only the newest if it conflates. Raises FrameError if the
-        stream is missing or cannot be read.
+        It yields every frame in order, or only the newest if `conflate` is set. Raises FrameError
+        if the stream is missing or cannot be read.
         """
         ...
 
     def close(self) -> None:
-        """Close what looking took; readers are closed by themselves, before."""
+        """Release the resources used to look for streams. Close the readers first."""
         ...
 
 
 class RingCameras:
-    """The frame rings of the camera process `name`, which lie in `directory`."""
+    """The frame rings that the camera process `name` keeps in `directory`."""
 
     def __init__(self, name: str, *, directory: Path = DIRECTORY) -> None:
         self.name = name
@@ -76,26 +77,26 @@ class RingCameras:
         return frames.available_streams(self.name, directory=self._directory)
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return why rings that are there cannot be read."""
+        """Return the reason, in one line, for each existing ring that cannot be read."""
         return frames.unusable_streams(self.name, directory=self._directory)
 
     def reader(self, stream: str, *, conflate: bool) -> FrameRingReader:
-        """Return a reader of a stream; raise FrameError if it is missing or its file is damaged."""
+        """Return a reader of a stream; raise FrameError if its file is missing or damaged."""
         return FrameRingReader(self.name, stream, conflate=conflate, directory=self._directory)
 
     def close(self) -> None:
-        """Do nothing, as looking keeps nothing open."""
+        """Do nothing: looking for streams keeps nothing open."""
 
 
 class CameraAddress(NamedTuple):
-    """An address of cameras, taken apart."""
+    """A parsed camera address."""
 
-    scheme: str  # "visionipc" or "visionipc+zmq"; "" of frame rings
-    name: str  # of the camera process
+    scheme: str  # "visionipc" or "visionipc+zmq"; "" for frame rings
+    name: str  # name of the camera process
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what an address says; raise CameraAddressError if it has another form."""
+        """Parse an address; raise CameraAddressError if it is malformed."""
         found = _ADDRESS.fullmatch(text)
         if found is None:
             raise CameraAddressError(f"cameras: expected {CAMERA_FORM}, got {text!r}; correct it")
@@ -114,10 +115,10 @@ def open_cameras(
     """Return the cameras at an address of the form `CAMERA_FORM`; nothing is connected yet.
 
     Args:
-        address: Where the cameras are.
-        stack: Owner of the rings of messages, or of the ports, on which VisionIPC's packets come.
+        address: A camera address.
+        stack: The stack whose msgq rings or ports carry VisionIPC's packets.
         prefix: Value of OPENPILOT_PREFIX.
-        gates: Of the rings of messages, see `MsgqTransport`.
+        gates: The lock-step gates of msgq rings; see `MsgqTransport`.
 
     Raises:
         CameraAddressError: the address is not usable.
@@ -135,20 +136,20 @@ def open_cameras(
 def open_packets(
     address: CameraAddress, stack: Stack, *, prefix: str = "", gates: Gates | None = None
 ) -> Transport:
-    """Open the transport of VisionIPC's packets; arguments as in `open_cameras`."""
+    """Open the transport of VisionIPC's packets, with the arguments of `open_cameras`."""
     if address.scheme == _ZMQ_SCHEME:
         return ZmqTransport(stack=stack)
     return MsgqTransport(stack=stack, prefix=prefix, gates=gates)
 
 
-# --- Where a camera process sends frames: rings or VisionIPC ----------------------------------
+# --- Writing frames to rings or VisionIPC -----------------------------------------------------
 
-# As many as openpilot's camera process has.
+# The number of buffers in openpilot's camera process.
 _VISION_BUFFERS: Final = 18
 
 
 class CameraWriter(Protocol):
-    """The one writer of a camera stream, as `FrameRingWriter`."""
+    """The only writer of a camera stream; same interface as `FrameRingWriter`."""
 
     @property
     def format(self) -> FrameFormat:
@@ -156,11 +157,11 @@ class CameraWriter(Protocol):
         ...
 
     def next_buffer(self) -> NDArray[np.uint8]:
-        """Return the buffer of the next frame to fill, (format.size,) uint8, with old content."""
+        """Return the next buffer to fill, (format.size,) uint8. It holds an old frame."""
         ...
 
     def publish(self, frame_id: int, timestamp_sof_ns: int, timestamp_eof_ns: int) -> None:
-        """Hand the buffer of the last `next_buffer` to the readers."""
+        """Publish the buffer that `next_buffer` returned last. The exposure times are in ns."""
         ...
 
 

@@ -1,18 +1,21 @@
-"""Clocks. Passed in, never imported as a global, so that a replay needs no patching."""
+"""Clocks: the system's monotonic clock, and a manual one for replay and tests.
+
+Code receives its clock as an argument and never uses a global one, so a replay needs no patching.
+"""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Monotonic time in nanoseconds; only differences have a meaning."""
+    """Monotonic time in nanoseconds. Only differences between times are meaningful."""
 
     def now_ns(self) -> int:
-        """Return the time now, ns."""
+        """Return the current time, ns."""
         ...
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Return when `now_ns()` is at or after `deadline_ns`; at once where it already is."""
+        """Wait until `now_ns()` is at least `deadline_ns`; return immediately if it already is."""
         ...
 
 
@@ -31,21 +34,21 @@ class MonotonicClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for replay and tests."""
+    """A clock that advances only when told to, for replay and tests."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:
-        """Return the time last set, ns."""
+        """Return the time set last, ns."""
         return self._now_ns
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Move to the deadline at once."""
+        """Set the time to the deadline without waiting; a deadline in the past changes nothing."""
         self._now_ns = max(self._now_ns, deadline_ns)
 
     def advance_ns(self, delta_ns: int) -> None:
-        """Move forward by `delta_ns`; raise ValueError if it is negative."""
+        """Advance by `delta_ns`; raise ValueError if it is negative."""
         if delta_ns < 0:
             raise ValueError(
                 f"manual clock: expected a step of at least 0 ns, got {delta_ns}; "
@@ -54,5 +57,5 @@ class ManualClock:
         self._now_ns += delta_ns
 
     def set_ns(self, now_ns: int) -> None:
-        """Jump to `now_ns`, also backward: a replay may start a second drive."""
+        """Set the time to `now_ns`, which may be earlier: a replay can start a second drive."""
         self._now_ns = now_ns

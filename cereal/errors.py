@@ -1,30 +1,30 @@
 """Errors of the bus layer.
 
 CerealError
-├── MessageError    bytes that are no message, or a message that is not what was announced
-├── ServiceError    a service name that does not exist
-├── TransportError  an address that cannot be used
-│   ├── AddressError      a text that is no address
-│   └── MessageSizeError  a message that an endpoint has no room for; others may follow
-├── FrameError      a frame ring that is missing, foreign or damaged
-│   └── CameraAddressError  a text that is no address of cameras
-└── LogError        a log that cannot be read or written
-    └── MissingCodecError  the package of its codec is not installed
+├── MessageError    the bytes are not a valid message, or not the expected kind of message
+├── ServiceError    the service name does not exist
+├── TransportError  an endpoint cannot be bound, connected or used
+│   ├── AddressError      the text is not a bus address
+│   └── MessageSizeError  the message is too large for the endpoint, which remains usable
+├── FrameError      a frame ring is missing, in use, foreign or damaged
+│   └── CameraAddressError  the text is not a camera address
+└── LogError        a log cannot be read or written
+    └── MissingCodecError  the package for the log's codec is not installed
 """
 
 
 class CerealError(Exception):
-    """Base of all errors of this package; `exit_code` is what the command line exits with."""
+    """Base of all errors of this package. `exit_code` is the exit status of the command line."""
 
     exit_code: int = 4
 
 
 class MessageError(CerealError):
-    """The bytes are no Event, or not the Event that was expected."""
+    """The bytes are not an Event, or not the expected Event."""
 
 
 class ServiceError(CerealError):
-    """The name is no known service."""
+    """No service has this name."""
 
     exit_code = 2
 
@@ -34,21 +34,21 @@ class TransportError(CerealError):
 
 
 class AddressError(TransportError):
-    """A text is no address of a bus."""
+    """The text is not a bus address."""
 
     exit_code = 2
 
 
 class MessageSizeError(TransportError):
-    """An endpoint cannot take a message of this size; it takes others."""
+    """The message does not fit the endpoint; messages of another size can still be sent."""
 
 
 class FrameError(CerealError):
-    """A frame ring is missing, taken, foreign or damaged."""
+    """A frame ring is missing, in use by another writer, foreign or damaged."""
 
 
 class CameraAddressError(FrameError):
-    """A text is no address of cameras."""
+    """The text is not a camera address."""
 
     exit_code = 2
 
@@ -58,6 +58,6 @@ class LogError(CerealError):
 
 
 class MissingCodecError(LogError):
-    """The package that a log's codec needs is not installed."""
+    """The package for the log's codec is not installed."""
 
     exit_code = 3

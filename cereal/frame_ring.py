@@ -1,8 +1,9 @@
-"""The shared memory of a frame ring: its layout, its order of stores, its wake-up.
+"""The shared memory of a frame ring: its layout, its memory ordering and its wake-up.
 
-Layout (little endian, uint64 words; docs/formats/bus.md): one header, one record of 64 bytes per
-slot, then the frame buffers, each starting on a page. A record's sequence is 2n - 1 while frame
-number n (counted from 1) is being written and 2n once it is whole; `head` is the newest whole one.
+A frame ring hands the frames of one camera stream to other processes. Layout (little endian, uint64
+words; docs/formats/bus.md): one header, one record of 64 bytes per slot, then the frame buffers,
+each starting on a page. A record's sequence number is 2n - 1 while frame n (counted from 1) is
+being written and 2n once it is complete. `head` is the number of the newest complete frame.
 """
 
 import ctypes
@@ -28,18 +29,18 @@ PAGE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class FrameFormat:
-    """Where the pixels of an NV12 frame lie in its buffer.
+    """The layout of an NV12 frame in its buffer.
 
     Luma: `height` rows of `stride` bytes from offset 0. Chroma: `height / 2` rows of `stride` bytes
     from `uv_offset`, U and V alternating. Only the first `width` bytes of a row are pixels.
     """
 
-    width: int
-    height: int
-    stride: int
-    uv_offset: int
+    width: int  # pixels
+    height: int  # pixels
+    stride: int  # bytes per row
+    uv_offset: int  # bytes
     size: int
-    """Bytes of the whole buffer, padding included; what follows the planes differs by producer."""
+    """Bytes of the whole buffer. The padding after the planes differs between producers."""
 
     @property
     def payload_bytes(self) -> int:
@@ -50,9 +51,10 @@ class FrameFormat:
 def nv12_format(width: int, height: int) -> FrameFormat:
     """Return the padded layout that the cameras use for `width` x `height` pixels.
 
-    Source: VENUS NV12 rules of the Snapdragon 845 (luma rows in multiples of 128 bytes, planes of
-    32 and 16 rows, and the room its compressor asks for); 1928x1208 takes 4,804,608 bytes. Raises
-    ValueError if a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
+    Source: VENUS NV12 rules of the Snapdragon 845. Rows have a multiple of 128 bytes, luma planes a
+    multiple of 32 rows, chroma planes of 16 rows, and the compressor needs extra space. 1928x1208
+    takes 4,804,608 bytes. Raises ValueError if a side is odd or not positive: NV12 has one chroma
+    sample per 2 x 2 pixels.
     """
     _check_sides(width, height)
     stride = _align(width, 128)
@@ -65,9 +67,9 @@ def nv12_format(width: int, height: int) -> FrameFormat:
 
 
 def nv12_unpadded(width: int, height: int) -> FrameFormat:
-    """Return the layout without padding; raise ValueError as `nv12_format` does.
+    """Return the layout without padding between rows or planes.
 
-    Rows end with their pixels, and chroma follows luma at once.
+    Raises ValueError for the same sides as `nv12_format`.
     """
     _check_sides(width, height)
     return FrameFormat(width, height, width, width * height, width * height * 3 // 2)
@@ -88,15 +90,15 @@ MAGIC: Final = int.from_bytes(b"NV12RING", "little")
 VERSION: Final = 1
 MAX_SLOTS: Final = 256
 MAX_SIDE: Final = 1 << 14
-# Messages have 32 bits for a frame's id.
+# Messages store a frame's ID in 32 bits.
 MAX_FRAME_ID: Final = (1 << 32) - 1
 
-# Word indices of the header; head and closed have cache lines of their own.
+# Word indices in the header. `head` and `closed` have separate cache lines.
 _MAGIC, _VERSION, _COUNT, _WIDTH, _HEIGHT, _STRIDE, _UV_OFFSET, _SIZE = range(8)
 _HEAD: Final = 8
 _CLOSED: Final = 16
 _HEADER_WORDS: Final = 24
-# Word indices inside a slot's record.
+# Word indices in a slot's record.
 _SLOT_WORDS: Final = 8
 _SEQUENCE, _FRAME_ID, _SOF, _EOF = range(4)
 
@@ -109,19 +111,19 @@ _LIBC: Final = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A slot's facts about its frame."""
+    """The content of a slot's record: the frame's number, ID and exposure times."""
 
-    number: int
-    frame_id: int
-    sof_ns: int
-    eof_ns: int
+    number: int  # count of frames in this ring, from 1
+    frame_id: int  # the camera's frame counter, 32 bits
+    sof_ns: int  # start of the exposure, ns of the monotonic clock
+    eof_ns: int  # end of the exposure, ns of the monotonic clock
 
 
 class Mapping:
-    """A mapped ring file of a writer or a reader; messages call it `where`.
+    """A ring file that a writer or a reader has mapped. Error messages call it `where`.
 
-    The open `descriptor` stays open (and locked, for the writer) as long as the mapping. Raises
-    FrameError if the file is no ring of this version, or its header contradicts its size.
+    `descriptor` stays open (and locked, for the writer) as long as the mapping exists. Raises
+    FrameError if the file is not a ring of this version, or its header contradicts its size.
     """
 
     def __init__(self, descriptor: int, where: Path, *, writable: bool) -> None:
@@ -137,7 +139,7 @@ class Mapping:
         try:
             self._memory = mmap.mmap(descriptor, status.st_size, access=access)
         except (OSError, ValueError) as error:
-            # No memory, no descriptor for the copy that mmap keeps, or the file has just shrunk.
+            # Out of memory, out of descriptors (mmap duplicates it), or the file has just shrunk.
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise FrameError(
                 f"{where}: expected to map {status.st_size} bytes, got {reason}; free memory or "
@@ -173,12 +175,12 @@ class Mapping:
 
     @property
     def head(self) -> int:
-        """Number of the newest whole frame, 0 before the first."""
+        """Number of the newest complete frame; 0 before the first."""
         return int(self.words[_HEAD])
 
     @property
     def is_closed(self) -> bool:
-        """Whether the writer ended in order."""
+        """Whether the writer has closed the ring properly."""
         return bool(self.words[_CLOSED])
 
     def buffer(self, number: int) -> NDArray[np.uint8]:
@@ -189,11 +191,11 @@ class Mapping:
     def begin(self, number: int) -> None:
         """Mark the slot of frame `number` as being written. Writer only."""
         self.words[self._record(number) + _SEQUENCE] = 2 * number - 1
-        # The mark must be seen before the first new pixel.
+        # Other processes must see the mark before the first new pixel.
         self._fence.order()
 
     def finish(self, record: Record) -> None:
-        """Mark the frame as whole, make it the newest and wake the readers. Writer only."""
+        """Mark the frame as complete and newest, and wake the readers. Writer only."""
         start = self._record(record.number)
         self.words[start + _FRAME_ID] = record.frame_id
         self.words[start + _SOF] = record.sof_ns
@@ -205,14 +207,14 @@ class Mapping:
         wake(self._head_address)
 
     def close_ring(self) -> None:
-        """Announce to readers that no more frames come. Writer only."""
+        """Tell readers that no more frames will follow. Writer only."""
         self.words[_CLOSED] = 1
         wake(self._head_address)
 
     def read(self, number: int) -> Record | None:
-        """Return what is known of frame `number`.
+        """Return the record of frame `number`.
 
-        None if a newer one has its slot, or if no message can carry its id.
+        None if a newer frame has its slot, or its ID is out of range.
         """
         start = self._record(number)
         if int(self.words[start + _SEQUENCE]) != 2 * number:
@@ -229,15 +231,15 @@ class Mapping:
         return record if self.is_whole(number) else None
 
     def is_whole(self, number: int) -> bool:
-        """Return whether the slot still holds frame `number`, after its content was used."""
+        """Return whether the slot still holds frame `number`. Call it after using the content."""
         self._fence.order()
         return int(self.words[self._record(number) + _SEQUENCE]) == 2 * number
 
     def wait_beyond(self, number: int, timeout_s: float) -> bool:
-        """Wait until a frame newer than `number` is there; False on timeout or early wake-up."""
+        """Wait for a frame newer than `number`; False on timeout or early wake-up."""
         if self.head > number:
             return True
-        # A frame published since is caught by the kernel comparing the word with `number`.
+        # If a frame was published just now, the word differs from `number` and the kernel returns.
         wait(self._head_address, number & 0xFFFFFFFF, timeout_s)
         return self.head > number
 
@@ -249,10 +251,10 @@ class Mapping:
 
 
 class Fence:
-    """Orders memory accesses before it with those after it, for other processes.
+    """Orders earlier memory accesses before later ones, as seen by other processes.
 
-    x86 keeps the order of stores by itself; ARM does not. Releasing and then taking a lock is a
-    store-release followed by a load-acquire, which ARMv8 does not let anything pass in between.
+    x86 keeps stores in order by itself; ARM does not. Releasing and then acquiring a lock is a
+    store-release followed by a load-acquire, which ARMv8 does not reorder with other accesses.
     """
 
     def __init__(self) -> None:
@@ -260,13 +262,13 @@ class Fence:
         self._lock.acquire()
 
     def order(self) -> None:
-        """Order everything before with everything after."""
+        """Order all earlier memory accesses before all later ones."""
         self._lock.release()
         self._lock.acquire()
 
 
 def is_sound(form: FrameFormat) -> bool:
-    """Return whether the planes lie inside the buffer and the sides are plausible."""
+    """Return whether the planes fit the buffer and the sides are plausible."""
     sides = 0 < form.width <= MAX_SIDE and 0 < form.height <= MAX_SIDE
     rows = form.width <= form.stride <= 4 * MAX_SIDE
     planes = form.stride * form.height <= form.uv_offset <= 1 << 32
@@ -275,25 +277,25 @@ def is_sound(form: FrameFormat) -> bool:
 
 
 def slot_bytes(size: int) -> int:
-    """Return the bytes between two frame buffers."""
+    """Return the distance between two frame buffers, bytes."""
     return _align(size, PAGE)
 
 
 def data_offset(count: int) -> int:
-    """Return where the frame buffers begin."""
+    """Return the offset of the first frame buffer, bytes."""
     return slot_bytes((_HEADER_WORDS + count * _SLOT_WORDS) * 8)
 
 
 def ring_bytes(form: FrameFormat, count: int) -> int:
-    """Return the size of a whole ring file."""
+    """Return the size of a ring file, bytes."""
     return data_offset(count) + count * slot_bytes(form.size)
 
 
 def wait(address: int, expected: int, timeout_s: float) -> None:
-    """Sleep while the 32-bit word at `address` is `expected`, at most `timeout_s`.
+    """Sleep while the 32-bit word at `address` equals `expected`, at most `timeout_s`.
 
-    A futex costs no processor time while waiting and wakes within tens of microseconds; where its
-    system call number is not known, sleep 1 ms and let the caller look again.
+    A futex uses no processor time while waiting and wakes within tens of microseconds. On machines
+    whose futex system call number is not known, sleep 1 ms and let the caller check again.
     """
     number = _FUTEX_NUMBERS.get(platform.machine())
     if number is None:
@@ -313,7 +315,7 @@ def wait(address: int, expected: int, timeout_s: float) -> None:
 
 
 def wake(address: int) -> None:
-    """Wake all processes that wait for the word at `address`."""
+    """Wake all processes that wait on the word at `address`."""
     number = _FUTEX_NUMBERS.get(platform.machine())
     if number is not None:
         _LIBC.syscall(

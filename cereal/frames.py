@@ -1,7 +1,8 @@
-"""Camera frames: shared-memory rings between processes, and a source for replay.
+"""Camera frames: writers and readers of shared-memory rings, and a source for replay.
 
-A writer owns one ring per camera stream and never waits for readers; a reader sees frames in place,
-without a copy. A reader that is too slow is lapped: the ring tells it, it never gets mixed frames.
+Each camera stream has one ring and one writer, which never waits for readers. A reader sees frames
+in place, without a copy. If the writer overtakes a slow reader, the reader skips the overwritten
+frames. `is_intact` shows whether a frame was overwritten while it was in use.
 """
 
 import contextlib
@@ -37,10 +38,10 @@ __all__ = [
 
 STREAMS: Final = ("road", "wideRoad", "driver")
 DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the camera process
-# 6 frames are 300 ms at 20 Hz: more than a reader may be late, and two rings of 1928x1208 still
-# fit into the 64 MiB that containers give to shared memory.
+# 6 frames are 300 ms at 20 Hz, longer than a reader should ever be late. Two rings of 1928x1208
+# still fit into the 64 MiB of shared memory that containers get.
 DEFAULT_SLOTS: Final = 6
-# How long a waiting reader may miss that its writer was replaced.
+# A waiting reader checks this often whether its writer was replaced.
 _LOOK_AGAIN_S: Final = 0.1
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -50,9 +51,9 @@ class Frame:
     """One NV12 picture of a camera."""
 
     data: NDArray[np.uint8]
-    """(format.size,) uint8; in a ring: read-only, and overwritten when the writer comes round."""
+    """(format.size,) uint8. In a ring it is read-only, and the writer later overwrites it."""
     format: FrameFormat
-    frame_id: int
+    frame_id: int  # the camera's frame counter, 32 bits
     timestamp_sof_ns: int
     """Start of the exposure, ns of the monotonic clock."""
     timestamp_eof_ns: int
@@ -60,7 +61,7 @@ class Frame:
 
 
 class FrameSource(Protocol):
-    """Where frames of one camera stream come from."""
+    """A source of the frames of one camera stream."""
 
     @property
     def format(self) -> FrameFormat:
@@ -72,24 +73,24 @@ class FrameSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop receiving; frames received before must not be used any more."""
+        """Stop receiving. Frames received earlier must not be used afterwards."""
         ...
 
 
 class FrameRingWriter:
-    """The one writer of a camera stream.
+    """The only writer of a camera stream.
 
-    Per frame: fill `next_buffer()`, then `publish(...)`. Neither allocates or waits.
+    Per frame: fill `next_buffer()`, then call `publish(...)`. Neither call allocates or waits.
 
     Args:
         name: Name of the camera process, such as "camerad".
         stream: One of STREAMS.
         format: Layout of the frames.
         count: Frames in the ring, 2 to 256.
-        directory: Where the ring lies.
+        directory: The directory of the ring file.
 
     Raises:
-        FrameError: another writer has the stream, a name is not usable, or memory is short.
+        FrameError: the stream has another writer, a name is not usable, or memory is short.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class FrameRingWriter:
         self.format = format
 
     def next_buffer(self) -> NDArray[np.uint8]:
-        """Return the buffer of the next frame to fill, (format.size,) uint8, with old content."""
+        """Return the next buffer to fill, (format.size,) uint8. It holds an old frame."""
         mapping = self._opened()
         number = mapping.head + 1
         mapping.begin(number)
@@ -121,11 +122,11 @@ class FrameRingWriter:
         return mapping.buffer(number)
 
     def publish(self, frame_id: int, timestamp_sof_ns: int, timestamp_eof_ns: int) -> None:
-        """Hand the buffer of the last `next_buffer` to the readers.
+        """Publish the buffer that `next_buffer` returned last.
 
-        `frame_id` is the camera's 32-bit unsigned counter; the timestamps are start and end of the
+        `frame_id` is the camera's 32-bit unsigned counter. The timestamps are start and end of the
         exposure, ns of the monotonic clock. Raises FrameError if no buffer was requested since the
-        last frame, or the id is out of range.
+        last frame, or the ID is out of range.
         """
         mapping = self._opened()
         if not self._is_filling:
@@ -144,16 +145,16 @@ class FrameRingWriter:
         )
 
     def close(self) -> None:
-        """End the stream and remove the ring; readers keep what they have mapped."""
+        """End the stream and remove the ring file. Readers keep their mappings."""
         if self._mapping is None:
             return
         mapping, self._mapping = self._mapping, None
         mapping.close_ring()
-        # Only our own file: someone may have removed it by hand and started another writer.
+        # Remove only our own file: it may have been removed by hand and replaced by another writer.
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == mapping.inode:
                 self._path.unlink()
-        # The mapping may live on in frames of this process; its lock must not.
+        # Frames of this process may keep the mapping alive, but the lock must be released.
         fcntl.flock(mapping.descriptor, fcntl.LOCK_UN)
         os.close(mapping.descriptor)
 
@@ -166,10 +167,11 @@ class FrameRingWriter:
 class FrameRingReader:
     """A reader of a camera stream; a FrameSource.
 
-    It begins with the first frame published after it was made, so frames of a dead writer never
-    pass for current ones. It follows the stream to a new writer by itself. If it conflates, it
-    skips to the newest frame; else it takes them in order, as far as they are still there. Raises
-    FrameError if the stream is missing or its file is damaged.
+    It begins with the first frame published after its creation, so old frames of a dead writer are
+    never used as current ones. When the writer is replaced, it switches to the new one by itself.
+    If `conflate` is set it skips to the newest frame; otherwise it returns all frames in order,
+    except those already overwritten. Raises FrameError if the stream is missing or its file is
+    damaged.
     """
 
     def __init__(
@@ -182,17 +184,17 @@ class FrameRingReader:
         self._held = (self._mapping, 0)
         self._is_open = True
         self.lapped = 0
-        """Frames so far that were overwritten before they were received, or had no usable id."""
+        """Number of frames overwritten before they were received, or with an unusable ID."""
 
     @property
     def format(self) -> FrameFormat:
-        """Layout of the frames; may change when the writer is replaced."""
+        """Layout of the frames; can change when the writer is replaced."""
         return self._mapping.format
 
     def receive(self, timeout_ms: int) -> Frame | None:
-        """Return the next (conflating: the newest) frame, None if none comes within `timeout_ms`.
+        """Return the next frame (the newest if conflating); None if none arrives in `timeout_ms`.
 
-        The frame's data is a view into the ring: use it at once and ask `is_intact` afterwards.
+        The frame's data is a view of the ring. Use it promptly and call `is_intact` afterwards.
         """
         deadline = time.monotonic() + timeout_ms * 1e-3
         while self._is_open:
@@ -207,12 +209,12 @@ class FrameRingReader:
             if not mapping.is_closed:
                 mapping.wait_beyond(self._last, min(remaining_s, _LOOK_AGAIN_S))
             if mapping.head == self._last and not self._follow_writer() and mapping.is_closed:
-                # Nothing will wake us: there is no writer. Wait for one without spinning.
+                # Without a writer nothing wakes this thread, so sleep instead of spinning.
                 time.sleep(min(max(deadline - time.monotonic(), 0), 0.01))
         return None
 
     def is_intact(self) -> bool:
-        """Return whether the data of the frame received last is still that frame's."""
+        """Return whether the data of the last received frame has not been overwritten."""
         mapping, number = self._held
         return number > 0 and mapping.is_whole(number)
 
@@ -226,8 +228,8 @@ class FrameRingReader:
         mapping = self._mapping
         head = mapping.head
         if head < self._last:
-            # The count went back, as no sound writer lets it: waiting for it to catch up may take
-            # for ever.
+            # The count went backward, which no correct writer does. Do not wait for it to catch up,
+            # which might never happen.
             self._last = max(0, head - 1)
         while self._last < head:
             number = head if self._conflate else max(self._last + 1, head - mapping.count + 1)
@@ -249,24 +251,24 @@ class FrameRingReader:
         return None
 
     def _follow_writer(self) -> bool:
-        """Map the ring that lies at the path now, if it is another one; True if it is."""
+        """Map the ring now at the path if it is another one; return whether it is."""
         try:
             if self._path.stat().st_ino == self._mapping.inode:
                 return False
             mapping = ring_file.attach(self._path)
         except (FileNotFoundError, FrameError):
-            # Gone, or in the moment between two writers: look again later.
+            # Missing, or between two writers: check again later.
             return False
         os.close(self._mapping.descriptor)
-        # The old mapping goes when the last frame that views it goes.
+        # The old mapping is freed together with the last frame that views it.
         self._mapping = mapping
-        # Frames of a living writer's ring are recent; those of a dead one's may be old.
+        # Frames in the ring of a living writer are recent; those of a dead writer may be old.
         self._last = 0 if ring_file.has_writer(self._path) else mapping.head
         return True
 
 
 class MemoryFrameSource:
-    """Frames handed over inside one process, in order: for replay and tests."""
+    """Frames passed within one process, in order, for replay and tests."""
 
     def __init__(self, format: FrameFormat) -> None:  # noqa: A002 -- as in FrameRingWriter
         self._format = format
@@ -278,7 +280,7 @@ class MemoryFrameSource:
         return self._format
 
     def push(self, frame: Frame) -> None:
-        """Append a frame; raise FrameError if it has another layout."""
+        """Append a frame; raise FrameError if its layout is different."""
         if frame.format != self._format or frame.data.shape != (self._format.size,):
             raise FrameError(
                 f"memory frames: expected {self._format}, got {frame.format} with data of shape "
@@ -287,7 +289,7 @@ class MemoryFrameSource:
         self._frames.append(frame)
 
     def receive(self, timeout_ms: int) -> Frame | None:
-        """Return the oldest frame pushed, or None at once: nobody pushes while we wait."""
+        """Return the oldest pushed frame, or None immediately if there is none."""
         del timeout_ms
         return self._frames.popleft() if self._frames else None
 
@@ -308,9 +310,9 @@ def available_streams(name: str, *, directory: Path = DIRECTORY) -> set[str]:
 
 
 def unusable_streams(name: str, *, directory: Path = DIRECTORY) -> dict[str, str]:
-    """Return why streams of `name` that exist cannot be read: one line for each such stream.
+    """Return the reason, in one line, for each existing stream of `name` that cannot be read.
 
-    Such a ring belongs to another user or has another version.
+    For example, the ring belongs to another user or has another version.
     """
     reasons = {
         stream: ring_file.unusable(_ring_path(name, stream, directory)) for stream in STREAMS

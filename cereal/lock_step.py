@@ -1,13 +1,13 @@
-"""Lock step: a harness lets each receive of an endpoint go on, as openpilot's process_replay does.
+"""Lock step: lets a test harness control each receive, as openpilot's process_replay does.
 
-A harness makes two events for an endpoint, sets CEREAL_FAKE, and starts the process. A receive of
-that endpoint announces itself by the first event and waits for the second: what was published until
-then belongs to the step before. P is OPENPILOT_PREFIX, F is CEREAL_FAKE_PREFIX. Adding
-1 to an eventfd or writing a byte into a FIFO sets an event, and reading all clears it. The state
-has two generations:
+The harness creates two events for an endpoint, sets CEREAL_FAKE and starts the process. Each
+receive from that endpoint sets the first event and waits for the second, so the harness decides
+which messages belong to which step. Adding 1 to an eventfd or writing a byte into a FIFO sets an
+event; reading everything clears it. The events are described in a state file, of which there are
+two generations (P is OPENPILOT_PREFIX, F is CEREAL_FAKE_PREFIX):
 
     eventfds  /dev/shm/[P/]cereal_events/[F/]ENDPOINT, "msgq_" before [P/] since December 2025:
-              { int32 called, ready; bool enabled }, numbers that the process has inherited
+              { int32 called, ready; bool enabled }, inherited file descriptors
     FIFOs     /dev/shm/msgq_HASH since May 2026: { char called[128], ready[128]; bool enabled },
               HASH: FNV-1a 64 of P, 0x1f, F, 0x1f and ENDPOINT, as 16 hexadecimal digits
 """
@@ -29,9 +29,9 @@ from cereal.services import fnv1a64
 __all__ = ["Gate", "gates_of"]
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the harness
-# How fast a stop is noticed that comes while the harness has not let a receive go on.
+# Interval at which a receive held back by the harness checks whether the process should stop.
 _SLICE_MS: Final = 50
-# Capacity of a FIFO by default: one read clears every event.
+# Default capacity of a FIFO, so that one read clears every event.
 _FIFO_BYTES: Final = 65536
 _PATH_BYTES: Final = 128
 
@@ -43,11 +43,11 @@ def gates_of(
     is_stopped: Callable[[], bool] = lambda: False,
     directory: Path = SHARED_MEMORY,
 ) -> "Callable[[str], Gate | None]":
-    """Return a function that gives the gate of an endpoint, None if no harness has events for it.
+    """Return a function from an endpoint to its gate, or None if no harness has events for it.
 
-    It raises TransportError if the events exist but cannot be used. `fake_prefix` is the value of
-    CEREAL_FAKE_PREFIX, the harness's name for this process, and `prefix` that of OPENPILOT_PREFIX.
-    A waiting receive goes on without permission once `is_stopped` returns true.
+    The function raises TransportError if the events exist but cannot be used. `fake_prefix` is the
+    value of CEREAL_FAKE_PREFIX, the harness's name for this process, and `prefix` that of
+    OPENPILOT_PREFIX. A waiting receive continues without permission once `is_stopped` returns true.
     """
 
     def gate_of(endpoint: str) -> Gate | None:
@@ -62,7 +62,7 @@ def gates_of(
                 f"{in_force[1].path}; remove what an earlier one has left"
             )
         for gate in in_force:
-            # Found out now, not in the middle of a drive.
+            # Report unusable events now, not in the middle of a drive.
             gate.open()
         return next(iter(in_force or gates), None)
 
@@ -70,11 +70,11 @@ def gates_of(
 
 
 class Gate:
-    """The gate that each receive of one endpoint passes through. For one thread.
+    """The gate that each receive from one endpoint passes through. Not thread-safe.
 
     Raises:
-        FileNotFoundError: There is no state at `path`.
-        TransportError: It cannot be read, or is shorter than its kind.
+        FileNotFoundError: There is no state file at `path`.
+        TransportError: It cannot be read, or is shorter than its generation requires.
     """
 
     def __init__(self, path: Path, kind: "_Generation", is_stopped: Callable[[], bool]) -> None:
@@ -95,13 +95,13 @@ class Gate:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the harness wants the next receive to wait; TransportError without a state."""
+        """Whether the harness holds the next receive; raises TransportError if that is unknown."""
         return self._read()[self._kind.enabled_at] != 0
 
     def open(self) -> None:
-        """Open the two events; otherwise the first receive does it.
+        """Open the two events, which the first receive would otherwise do.
 
-        Raises TransportError if they are not those of the generation.
+        Raises TransportError if they are not the kind of events that the generation uses.
         """
         if self._events is None:
             self._events = called, ready = self._kind.events(self.path, self._read())
@@ -110,7 +110,7 @@ class Gate:
                     weakref.finalize(self, os.close, event)
 
     def pass_through(self) -> None:
-        """Announce a receive, and wait until the harness permits it or the process is to stop.
+        """Announce a receive; wait until the harness permits it or the process has to stop.
 
         Raises TransportError if the events cannot be used.
         """
@@ -118,7 +118,7 @@ class Gate:
         assert self._events is not None
         called, ready = self._events
         try:
-            # Full is set.
+            # A full FIFO or eventfd is already set.
             with suppress(BlockingIOError):
                 os.write(called, self._kind.token)
             waiting = select.poll()
@@ -134,7 +134,7 @@ class Gate:
             ) from error
 
     def _read(self) -> bytes:
-        # Not mapped: to read what another process has cut off would be the end of this one.
+        # Not memory-mapped: reading a file that another process truncates would kill this one.
         data = os.pread(self._state, self._kind.size, 0)
         if len(data) < self._kind.size:
             raise TransportError(
@@ -146,19 +146,19 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """How a state is laid out, and what its events are."""
+    """The layout of a state file, and the kind of its events."""
 
-    name: str  # of the events, for people
-    size: int  # bytes of the state
-    enabled_at: int  # offset of the flag
-    token: bytes  # sets an event
-    read_bytes: int  # of one read that clears it
-    events: Callable[[Path, bytes], tuple[int, int]]  # gives the descriptors of both events
-    owns_events: bool  # this process opened them
+    name: str  # kind of event, for error messages
+    size: int  # size of the state file, bytes
+    enabled_at: int  # offset of the flag, bytes
+    token: bytes  # the bytes whose writing sets an event
+    read_bytes: int  # size of the read that clears an event, bytes
+    events: Callable[[Path, bytes], tuple[int, int]]  # returns the descriptors of both events
+    owns_events: bool  # whether this process opened the events and must close them
 
 
 def _inherited(path: Path, state: bytes) -> tuple[int, int]:
-    """Return the numbers of eventfds, after a look that they are such."""
+    """Return the inherited eventfds; raise TransportError if they are something else."""
     called, ready = struct.unpack_from("<2i", state)
     for number in (called, ready):
         try:
@@ -174,7 +174,7 @@ def _inherited(path: Path, state: bytes) -> tuple[int, int]:
 
 
 def _fifos(path: Path, state: bytes) -> tuple[int, int]:
-    """Open both FIFOs; they block nobody."""
+    """Open both FIFOs, without blocking."""
     names = [state[at : at + _PATH_BYTES] for at in (0, _PATH_BYTES)]
     called = _open_fifo(path, names[0])
     try:
@@ -188,7 +188,7 @@ def _open_fifo(path: Path, field: bytes) -> int:
     name, end, _ = field.partition(b"\0")
     shown = os.fsdecode(name)
     try:
-        # Looked at first: to open a device, for one, may do something already.
+        # Checked before opening: opening another kind of file, such as a device, can have effects.
         if name and end and stat.S_ISFIFO(os.lstat(name).st_mode):
             return os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         found = f"{shown!r}"
@@ -222,7 +222,7 @@ _FIFOS: Final = _Generation(
 def _places(
     endpoint: str, prefix: str, fake_prefix: str, directory: Path
 ) -> list[tuple[Path, _Generation]]:
-    """Return where each generation keeps the state of an endpoint, the newest first."""
+    """Return where each generation keeps an endpoint's state file, newest generation first."""
     key = "\x1f".join((prefix, fake_prefix, endpoint))
     below = Path("cereal_events", fake_prefix, endpoint)
     with_msgq = f"msgq_{prefix}/{below}" if prefix else f"msgq_{below}"

@@ -1,7 +1,7 @@
-"""Reading logs: Events one after the other in a file, compressed as a whole.
+"""Reads logs: files that hold Events (the bus's messages) back to back, usually compressed.
 
-The codec is known from the file's first bytes. A log that breaks off or is damaged gives what
-precedes that point and a warning that says where it is.
+The codec is detected from the file's first bytes. For a log that is truncated or damaged, the
+functions yield the Events before that point and warn with its position.
 """
 
 import bz2
@@ -15,30 +15,30 @@ from cereal.errors import LogError, MessageError
 from cereal.log_codec import codec_of, import_zstd
 from cereal.schema import message_size, read_event
 
-# Bytes that are decompressed at a time.
+# Most bytes of decompressed data in one piece.
 _CHUNK: Final = 1 << 20
-# Bytes read at a time: fewer, because all bytes after the end of a stream are copied.
+# Bytes to read at once. Smaller, because the decompressor copies all bytes after a stream's end.
 _COMPRESSED_CHUNK: Final = 1 << 17
 
 
 class LogTruncatedWarning(UserWarning):
-    """The log breaks off or is damaged; the message says where and what was read."""
+    """The log is truncated or damaged; the message says where, and how many events were read."""
 
 
 OnDefect = Callable[[str], None]
-"""Receives the defect of a log, one line, instead of the warning."""
+"""Called with the one-line description of a log's defect, instead of a warning."""
 
 
 def read_log(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[Any]:
-    """Yield a reader for each Event of a log file, in the order of the file.
+    """Yield a reader for each Event of a log file, in file order.
 
-    Reads the file piece by piece: memory holds one piece and what the caller keeps. An Event whose
-    frame is whole but whose root is damaged is left out and counted in a warning at the end. Damage
-    deeper inside shows when that field is read: see `cereal.schema.reading`.
+    The file is read piece by piece, so memory holds only one piece and what the caller keeps. An
+    Event with a complete frame but a damaged root is left out, and counted in a warning at the end.
+    Damage deeper inside shows when that field is read; see `cereal.schema.reading`.
 
-    A log that is cut off or damaged gives a LogTruncatedWarning after the Events before that byte.
-    `on_defect` is called instead of it, in the reading thread: warnings caught in one thread are
-    caught in all. Raises LogError if the file cannot be read, is no log, or its codec is not
+    A truncated or damaged log gives a LogTruncatedWarning after the Events before that byte. With
+    `on_defect`, it is called in the reading thread instead, because catching warnings in one thread
+    affects all. Raises LogError if the file cannot be read, is not a log, or its codec is not
     installed.
     """
     left_out = 0
@@ -65,9 +65,9 @@ def read_log_bytes(
     on_defect: OnDefect | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the bytes of each Event of a log file; otherwise as `read_log`.
+    """Yield the bytes of each Event of a log file; otherwise the same as `read_log`.
 
-    About once a MiB it calls `on_read` with the number of bytes of the file read so far.
+    About once per MiB it calls `on_read` with the number of file bytes read so far.
     """
     content = _Content(Path(path), on_read)
     splitter = MessageSplitter()
@@ -99,24 +99,24 @@ def _report(defect: str, on_defect: OnDefect | None) -> None:
     if on_defect is not None:
         on_defect(defect)
     else:
-        # The warning belongs to the caller of the generator.
+        # Attribute the warning to the caller of the generator.
         warnings.warn(defect, LogTruncatedWarning, stacklevel=3)
 
 
 def log_content(path: str | Path) -> Iterator[bytes]:
     """Yield the decompressed content of a log file in pieces of at most about 1 MiB.
 
-    It ends silently where the file breaks off or its compressed data is damaged. Raises LogError if
-    the file cannot be read or its codec is not installed.
+    It ends silently where the file is truncated or its compressed data is damaged. Raises LogError
+    if the file cannot be read or its codec is not installed.
     """
     return _Content(Path(path)).pieces()
 
 
 class MessageSplitter:
-    """Cuts a stream of bytes, given in pieces of any size, into messages.
+    """Splits a stream of bytes, fed in pieces of any size, into messages.
 
-    It has returned `count` messages of `offset` bytes so far. `error` says why there is no message
-    at `offset`; nothing more is returned then.
+    `count` and `offset` are the number of messages returned so far and their total bytes. `error`
+    is the reason that there is no message at `offset`; after an error nothing more is returned.
     """
 
     def __init__(self) -> None:
@@ -128,13 +128,13 @@ class MessageSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the message that has begun and is not whole."""
+        """Bytes received of a message that is still incomplete."""
         return len(self._pending)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes and return the messages that are whole now.
+        """Add the next bytes; return the messages that they complete.
 
-        At most one message (64 MiB) waits for its rest: a larger announced size is damage.
+        At most one message (64 MiB) is kept incomplete: a larger announced size is an error.
         """
         pending = self._pending
         pending += piece
@@ -179,7 +179,7 @@ class _Decompressor(Protocol):
 class _Content:
     """The decompressed bytes of a log file.
 
-    `defect` says why they ended early, `file_offset` at which byte of the file.
+    If they end early, `defect` is the reason and `file_offset` the position in the file.
     """
 
     def __init__(self, path: Path, on_read: Callable[[int], None] | None = None) -> None:
@@ -210,7 +210,7 @@ class _Content:
             ) from error
 
     def _decompressed(self, file: BinaryIO, codec: str) -> Iterator[bytes]:
-        """Yield the content of one compressed stream after the other."""
+        """Yield the content of all compressed streams of the file, in order."""
         start = 0
         is_first = True
         while True:
@@ -220,7 +220,7 @@ class _Content:
                     is_first = False
                     yield piece
             except _StreamError as error:
-                # The call that failed had decoded what precedes the damage: take that again.
+                # The failed call dropped what it had decoded before the damage. Decode it again.
                 if piece := self._before_damage(file, start, codec, stream):
                     is_first = False
                     yield piece
@@ -240,9 +240,10 @@ class _Content:
                 return
 
     def _before_damage(self, file: BinaryIO, start: int, codec: str, failed: "_Stream") -> bytes:
-        """Return what a stream gives after the output of the failed pass.
+        """Return the output of a stream that precedes the damage and `failed` did not yield.
 
-        Byte by byte, no call meets a damaged block together with a sound one.
+        It feeds the decompressor byte by byte, so that no call receives the damage together with
+        intact data.
         """
         stream = _Stream(file, start, self._decompressor(codec), slow_from=failed.chunk_start)
         skipped = failed.produced
@@ -290,7 +291,7 @@ class _Stream:
 
     @property
     def end(self) -> int:
-        """The byte of the file behind the stream."""
+        """The position in the file after the stream."""
         return self.position - len(self._decompressor.unused_data)
 
     def pieces(self) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
-"""Writing logs: in full or not at all, or growing under their own name.
+"""Writes logs, either atomically (`LogWriter`) or growing in place (`GrowingLogWriter`).
 
-Both writers take Events one by one, compress by the ending of the name and follow links.
+Both writers receive Events (the bus's messages) one by one, choose the codec by the file name's
+ending, and follow symbolic links.
 """
 
 import bz2
@@ -18,9 +19,9 @@ from cereal.log_codec import ZstdFrame, import_zstd
 from cereal.schema import message_size
 
 FLUSH_INTERVAL_NS: Final = 500_000_000
-"""How often a growing log is flushed: twice a second, so that a second is kept under load too."""
+"""Interval of flushing a growing log: 0.5 s, so that a crash under load loses less than 1 s."""
 
-# As many links as Linux follows; characters of a name that temporary files show.
+# The number of links that Linux follows, and the name's characters kept in temporary file names.
 _MAX_LINKS: Final = 40
 _MAX_PREFIX: Final = 40
 
@@ -33,11 +34,11 @@ class LogSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish the log, or raise LogError; a second call does nothing."""
+        """Finish the log; raise LogError if that fails. A second call does nothing."""
         ...
 
     def discard(self) -> None:
-        """Give up: what `with` does when its block ends by an exception. Never raises."""
+        """Abort the log, as `with` does when its block raises an exception. Never raises."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -49,7 +50,7 @@ _NO_SPACE: Final = "free some disk space"
 
 
 class _Writer:
-    """The common parts of both writers: the check of their input, and `with`."""
+    """The parts that both writers share: the check of their input, and `with`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -88,12 +89,12 @@ class _Writer:
 
 
 class LogWriter(_Writer):
-    """Writes a log that exists in full or not at all.
+    """Writes a log that exists completely or not at all.
 
-    Writes beside the target and renames on `close`; when the `with` block ends by an exception,
-    nothing is left and an older file of that name stays as it was. The endings ".zst" and ".bz2"
-    compress. A symbolic link is followed. Raises LogError if the target is a directory, a device or
-    a stream, its directory cannot be written, or the codec is not installed.
+    Writes a temporary file next to the target and renames it on `close`. If the `with` block
+    raises, nothing is left and an older file of that name is unchanged. The endings ".zst" and
+    ".bz2" compress. Raises LogError if the target is a directory, a device or a stream, its
+    directory cannot be written, or the codec is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -111,8 +112,8 @@ class LogWriter(_Writer):
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
 
-        Raises LogError if they are not exactly one framed message, the log is closed, or the disk
-        is full (nothing is left then).
+        Raises LogError if `data` is not exactly one framed message, the log is closed, or the disk
+        is full, which discards the log.
         """
         self._check(data, is_open=self._file is not None)
         assert self._file is not None
@@ -123,7 +124,7 @@ class LogWriter(_Writer):
             raise self._error(f"to write {len(data)} bytes", error) from error
 
     def close(self) -> None:
-        """Finish the file and put it in its place."""
+        """Finish the file and rename it to the target."""
         if self._file is None:
             return
         file, self._file = self._file, None
@@ -142,11 +143,11 @@ class LogWriter(_Writer):
             raise self._error("to finish the log", error) from error
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Delete everything written so far."""
         if self._file is None:
             return
         file, self._file = self._file, None
-        # Closing writes what is buffered, which fails again where the disk is full.
+        # Closing writes buffered data, which fails again if the disk is full.
         with contextlib.suppress(OSError):
             file.close()
         self._temporary.unlink(missing_ok=True)
@@ -158,16 +159,16 @@ class LogWriter(_Writer):
 
 
 class GrowingLogWriter(_Writer):
-    """Writes a log that is there from the start and can be read while it grows.
+    """Writes a log that exists from the start and can be read while it grows.
 
-    At most `flush_interval_ns` after an Event was written it can be read from the file, so that a
-    killed process loses no more than that. A thread flushes when no further Event comes, unless
-    `has_timer` is false. Another writer of the same file is refused as long as this one lives. The
-    file's former content is lost. The ending ".zst" compresses; ".bz2" cannot grow. A symbolic link
-    is followed. `write` asks the clock whether a flush is due.
+    An Event can be read from the file at most `flush_interval_ns` after it was written, so a
+    killed process loses no more than that. `write` flushes when that is due by the clock; a thread
+    flushes when no further Event follows, unless `has_timer` is false. The file is locked against
+    other writers, and its old content is lost. The ending ".zst" compresses; ".bz2" is refused,
+    because it cannot be flushed.
 
     Raises:
-        LogError: the target is no ordinary file, ends in ".bz2", cannot be written, is being
+        LogError: the target is not a regular file, ends in ".bz2", cannot be written, is being
             written by another process, or the codec is not installed.
     """
 
@@ -190,7 +191,7 @@ class GrowingLogWriter(_Writer):
         self._is_ended = threading.Event()
         self._file: BinaryIO | None = self._open()
         self._frame = None if zstd is None else ZstdFrame(self._file, zstd)
-        # A daemon: a program that forgets to close must not hang when it ends.
+        # A daemon thread, so that a program that forgets to close does not hang at exit.
         self._timer = threading.Thread(target=self._flush_in_time, name="log-flush", daemon=True)
         if has_timer:
             self._timer.start()
@@ -198,11 +199,11 @@ class GrowingLogWriter(_Writer):
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
 
-        Raises LogError if they are not exactly one framed message, the log is closed, or the disk
-        is full; the log is closed then and keeps what was flushed.
+        Raises LogError if `data` is not exactly one framed message, the log is closed, or the disk
+        is full, which closes the log and keeps everything flushed.
         """
         with self._lock:
-            self._tell_error()
+            self._raise_failure()
             self._check(data, is_open=self._file is not None)
             assert self._file is not None
             try:
@@ -215,16 +216,16 @@ class GrowingLogWriter(_Writer):
                     self._flush(self._file)
             except OSError as error:
                 self._fail(error)
-            self._tell_error()
+            self._raise_failure()
 
     def flush(self) -> None:
         """Make every Event so far readable from the file.
 
-        If the disk is full, raises LogError, and closes the log, which keeps what was flushed.
+        Raises LogError if the disk is full, which closes the log and keeps everything flushed.
         """
         with self._lock:
             self._flush_if_open()
-            self._tell_error()
+            self._raise_failure()
 
     def close(self) -> None:
         """Finish the file; a second call does nothing."""
@@ -240,11 +241,11 @@ class GrowingLogWriter(_Writer):
                     self._fail(error)
         if self._timer.is_alive():
             self._timer.join()
-        self._tell_error()
+        self._raise_failure()
 
     def discard(self) -> None:
-        """Finish the file: what a growing log holds is kept."""
-        # The caller is already handling an error of its own.
+        """Finish the file: a growing log keeps its content."""
+        # The caller is already handling another error.
         with contextlib.suppress(LogError):
             self.close()
 
@@ -273,13 +274,13 @@ class GrowingLogWriter(_Writer):
         self._unflushed_since_ns = None
 
     def _fail(self, error: OSError) -> None:
-        """Close the file where it stands; the next to ask is told."""
+        """Close the file as it is; the next call of a public method raises the error."""
         self._release()
         advice = f"{_NO_SPACE} (what was flushed before is kept)"
         self._failure = self._error("to write the log", error, advice)
         self._failure.__cause__ = error
 
-    def _tell_error(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -289,12 +290,12 @@ class GrowingLogWriter(_Writer):
         self._is_ended.set()
         self._has_unflushed.set()
         if file is not None:
-            # Closing writes what is buffered, which fails again where the disk is full.
+            # Closing writes buffered data, which fails again if the disk is full.
             with contextlib.suppress(OSError):
                 file.close()
 
     def _codec(self) -> Any:
-        """Return the module that compresses, None for none."""
+        """Return the compression module, or None for an uncompressed log."""
         if self._path.suffix == ".bz2":
             raise LogError(
                 f"{self._path}: expected a log that can grow, .zst or plain, got .bz2, which "
@@ -304,7 +305,7 @@ class GrowingLogWriter(_Writer):
 
     def _open(self) -> BinaryIO:
         try:
-            # Not truncated before it is locked: another process may be writing it.
+            # Not truncated until it is locked, because another process may be writing it.
             descriptor = os.open(self._target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise self._error("to write it", error, "check the directory") from error
@@ -319,12 +320,12 @@ class GrowingLogWriter(_Writer):
 
 
 def _target_of(path: Path) -> Path:
-    """Follow symbolic links: what replaces a file by renaming would replace the link."""
-    # A link in /proc is an open file of a process: /dev/stdout leads there.
+    """Follow symbolic links, because renaming a file over a link would replace the link."""
+    # A link in /proc is an open file of a process; /dev/stdout leads there.
     parents = [Path(os.path.realpath(link.parent)) for link in (path, *_links(path))]
     is_stream = any(parent.is_relative_to("/proc") for parent in parents)
     target = Path(os.path.realpath(path))
-    # A path that is still a link leads in circles.
+    # A path that is still a link is part of a cycle.
     if is_stream or target.is_symlink() or (target.exists() and not target.is_file()):
         raise LogError(
             f"{path}: expected an ordinary file, found a directory, device, stream or a link that "
@@ -334,7 +335,7 @@ def _target_of(path: Path) -> Path:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """Yield what a path leads to, link by link; one that leads in circles ends."""
+    """Yield the paths that `path` leads to, link by link, at most `_MAX_LINKS` of them."""
     for _ in range(_MAX_LINKS):
         if not path.is_symlink():
             return

@@ -1,8 +1,8 @@
-"""Publishing several services, and following the newest message of several others.
+"""Publishes several services (PubMaster) and follows the newest messages of others (SubMaster).
 
-Semantics as in openpilot's messaging (docs/formats/bus.md): subscribers conflate; a service is
-alive while its newest message is younger than ten periods, and keeps its rate on average; valid is
-what the sender says.
+The semantics are those of openpilot's messaging (docs/formats/bus.md). Subscribers keep only the
+newest message of each service. A service is alive while that message is younger than ten periods.
+Its rate is checked as an average, and its sender decides whether a message is valid.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from cereal.schema import content, member_name, new_event, read_event
 from cereal.services import members_of, service
 from cereal.transport.base import Publisher, Transport
 
-# --- Whether a service keeps its rate ---------------------------------------------------------
+# --- The check of a service's rate ------------------------------------------------------------
 
 _TOLERANCE: Final = 0.2
 _LONG_WINDOW_S: Final = 10
@@ -25,12 +25,12 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class FrequencyTracker:
-    """Average rate of arrival over 10 s and over 1 s, against the bounds of the service.
+    """The average rate of a service's messages over 10 s and over 1 s, compared with bounds.
 
-    `bounds_hz` has the lowest and highest right average rate, with 20 % of slack. An owner that
-    looks `update_hz` times a second cannot see more than one message per look, unless `is_polled`:
-    then it looks when this service has a message. At 60 updates a second a service of 100 Hz is
-    right from 24 to 72 Hz; at 100 updates one of 20 Hz from 16 to 24 Hz.
+    `bounds_hz` is the lowest and highest acceptable average, including 20 % of tolerance. An owner
+    that updates `update_hz` times a second sees at most one message per update. With `is_polled` it
+    updates whenever the service has a message. Examples: at 60 updates a second, a 100 Hz service
+    may have 24 to 72 Hz; at 100 updates a second, a 20 Hz service may have 16 to 24 Hz.
     """
 
     def __init__(self, frequency_hz: float, update_hz: float, *, is_polled: bool) -> None:
@@ -41,7 +41,7 @@ class FrequencyTracker:
             if frequency_hz >= 2 * update_hz:
                 low_hz = update_hz
             elif update_hz < 2 * frequency_hz:
-                # Close rates beat: in the worst phase every other message falls on a seen one.
+                # Similar rates beat: in the worst phase every other message replaces an unread one.
                 low_hz = seen_hz / 2
         self.bounds_hz = (low_hz * (1 - _TOLERANCE), high_hz * (1 + _TOLERANCE))
         self._long = _Window(int(_LONG_WINDOW_S * seen_hz))
@@ -49,7 +49,7 @@ class FrequencyTracker:
         self._last_ns: int | None = None
 
     def record(self, now_ns: int) -> None:
-        """Note that a message came at `now_ns`."""
+        """Record a message that arrived at `now_ns`."""
         if self._last_ns is not None:
             self._long.append(now_ns - self._last_ns)
             self._short.append(now_ns - self._last_ns)
@@ -85,7 +85,7 @@ class _Window:
         return self._sum_ns / count if count else None
 
 
-# --- The two masters --------------------------------------------------------------------------
+# --- Publishing and subscribing ---------------------------------------------------------------
 
 _ALIVE_PERIODS: Final = 10
 _SLOWEST_CHECKED_HZ: Final = 0.99
@@ -93,11 +93,11 @@ _LOOK_AGAIN_NS: Final = 5_000_000
 
 
 class PubMaster:
-    """The sending ends of several services, each published by this process only.
+    """The sending ends of several services that only this process publishes.
 
-    The transport stays owned by the caller. The clock gives `logMonoTime` and the waits for
-    readers. Raises ServiceError if a name is unknown and TransportError if an endpoint is taken.
-    Methods raise ServiceError for a service that the constructor was not given.
+    The caller owns the transport. The clock provides `logMonoTime` and times the waits for readers.
+    Raises ServiceError if a name is unknown and TransportError if an endpoint is taken. Methods
+    raise ServiceError for a service that was not passed to the constructor.
     """
 
     def __init__(self, services: Iterable[str], transport: Transport, clock: Clock) -> None:
@@ -105,29 +105,29 @@ class PubMaster:
         self._publishers = {service(name).name: transport.publisher(name) for name in services}
 
     def new(self, service: str, size: int | None = None) -> Any:
-        """Build an Event for `service`, stamped now and not valid yet; see `schema.new_event`."""
+        """Build an Event for `service`, stamped now and not yet valid; see `schema.new_event`."""
         return new_event(service, mono_time_ns=self._clock.now_ns(), size=size)
 
     def send(self, service: str, message: Any) -> None:
-        """Send a builder of `new`, or the bytes of an Event. Never blocks."""
+        """Send an Event, either the builder that `new` returns or bytes. Never blocks."""
         self._of(service).send(message if isinstance(message, bytes) else message.to_bytes())
 
     def wait_for_readers(self, services: Iterable[str] | None = None, *, timeout_s: float) -> bool:
-        """Wait until somebody subscribes to each (of `services`); return whether."""
+        """Wait until each service (default: all) has a subscriber; False on timeout."""
         publishers = [
             self._of(name) for name in (self._publishers if services is None else services)
         ]
         return self._wait(lambda: all(one.has_readers() for one in publishers), timeout_s)
 
     def all_readers_updated(self, service: str) -> bool:
-        """Return whether there are readers of `service`, and each has taken all that was sent.
+        """Return whether `service` has readers and all of them have received every message.
 
-        Raises TransportError if the transport cannot tell.
+        Raises TransportError if the transport cannot know that.
         """
         return self._of(service).is_read()
 
     def wait_for_readers_to_update(self, service: str, timeout_s: float) -> bool:
-        """Wait until `all_readers_updated`; return whether; errors are the same."""
+        """Wait until `all_readers_updated`; False on timeout. Raises the same errors."""
         return self._wait(self._of(service).is_read, timeout_s)
 
     def close(self) -> None:
@@ -144,9 +144,9 @@ class PubMaster:
             )
         return publisher
 
-    def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait(self, is_met: Callable[[], bool], timeout_s: float) -> bool:
         deadline_ns = self._clock.now_ns() + round(timeout_s * _NS_PER_S)
-        while not is_so():
+        while not is_met():
             now_ns = self._clock.now_ns()
             if now_ns >= deadline_ns:
                 return False
@@ -155,32 +155,32 @@ class PubMaster:
 
 
 class SubMaster:
-    """The newest message of each of several services, and whether it may be relied on.
+    """The newest message of each of several services, and whether it can be relied on.
 
     `sm["carState"].vEgo` reads the newest carState, or the schema's defaults before the first. The
     dictionaries, by service name: `seen` (ever), `updated` (by the last `update`), `valid`,
-    `alive`, `freq_ok`, `recv_time_ns` (of `clock`), `recv_frame` (value of `frame` then) and
-    `mono_time_ns` (the sender's stamp). `frame` counts the updates from 0; -1 before the first.
+    `alive`, `freq_ok`, `recv_time_ns` (by `clock`), `recv_frame` (value of `frame` then) and
+    `mono_time_ns` (the sender's timestamp). `frame` counts the updates from 0; -1 before the first.
 
     A service is not valid before its first message. Services published on demand (rate 0) are
     always alive and at their rate, and valid before their first message.
 
-    What `sm["carState"]` returns is for the moment: a reader follows a bounded number of pointers
-    (`schema.TRAVERSAL_BYTES`), so that a hostile message cannot cost unbounded time. Ask again
-    instead of keeping it; each time gives a new one.
+    Do not keep the result of `sm["carState"]`; request it again when needed. It is a new reader
+    each time, and a reader follows only a bounded number of pointers (`schema.TRAVERSAL_BYTES`), so
+    that a hostile message cannot take unbounded time.
 
     Args:
-        services: Names.
-        transport: Where from; stays owned by the caller.
-        clock: Time of reception.
-        poll: The service that `update(timeout_ms > 0)` waits for; default: all, none of which then
-            counts as polled for its rate.
-        ignore_alive: Services that `all_alive` (and `all_freq_ok`) leaves out.
+        services: Names of the services.
+        transport: The transport to subscribe to; the caller owns it.
+        clock: The clock for times of reception.
+        poll: The service that `update(timeout_ms > 0)` waits for. By default it waits for all, and
+            the rate checks treat none as polled.
+        ignore_alive: Services that `all_alive` and `all_freq_ok` leave out.
         ignore_valid: Services that `all_valid` leaves out.
         ignore_freq: Services that `all_freq_ok` leaves out.
-        frequency_hz: Rate of `update`; default: that of the fastest service waited for. Not
-            together with `poll`, which sets the rate then.
-        simulation: Seen is alive and every rate is right, for time that does not run evenly.
+        frequency_hz: Rate of `update`; default: that of the fastest polled service. Cannot be
+            combined with `poll`, which determines the rate.
+        simulation: Whether time can run unevenly: every seen service is alive and every rate right.
 
     Raises:
         ServiceError: a name is unknown, or both `poll` and `frequency_hz` are given.
@@ -231,15 +231,15 @@ class SubMaster:
         self.recv_frame: dict[str, int] = dict.fromkeys(self._services, 0)
         self.mono_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
         self.rejected: dict[str, int] = dict.fromkeys(self._services, 0)
-        """Messages so far that were no Event, or an Event of another service; by service."""
+        """Number of rejected messages: not an Event, or an Event of another service; by service."""
         self.rejected_why: dict[str, str] = dict.fromkeys(self._services, "")
-        """The defect of the last of them."""
+        """The reason for the last rejection, by service."""
         self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
-        # With the name of the member that it holds.
+        # The newest message, and the name of the Event member that it holds.
         self._data: dict[str, tuple[bytes, str]] = {}
-        # The reader that `update` made to check a message: the first request gets it unused.
+        # Readers that `update` made to check a message; the first request gets this unused reader.
         self._checked_messages: dict[str, Any] = {}
 
     def __getitem__(self, service: str) -> Any:
@@ -263,11 +263,11 @@ class SubMaster:
 
     @property
     def freq_ok(self) -> dict[str, bool]:
-        """Whether messages came at their rate up to the last `update`, by service."""
+        """Whether messages arrived at their rate up to the last `update`, by service."""
         return {name: self._is_freq_ok(name) for name in self._services}
 
     def update(self, timeout_ms: int = 0) -> None:
-        """Take over arrived messages; wait for a polled service up to `timeout_ms` if none did."""
+        """Receive new messages; wait for a polled service up to `timeout_ms` if there are none."""
         if timeout_ms > 0:
             self._transport.wait(self._polled, timeout_ms)
         now_ns = self._updated_ns = self._clock.now_ns()
@@ -279,19 +279,19 @@ class SubMaster:
             self.updated[name] = data is not None and self._take(name, data, now_ns)
 
     def all_alive(self, services: Iterable[str] | None = None) -> bool:
-        """Return whether all (of `services`) are alive, apart from those to ignore."""
+        """Return whether `services` (default: all) are alive, apart from those to ignore."""
         return all(self._is_alive(name) for name in self._checked(services, self._ignore_alive))
 
     def all_valid(self, services: Iterable[str] | None = None) -> bool:
-        """Return whether all (of `services`) are valid, apart from those to ignore."""
+        """Return whether `services` (default: all) are valid, apart from those to ignore."""
         return all(self.valid[name] for name in self._checked(services, self._ignore_valid))
 
     def all_freq_ok(self, services: Iterable[str] | None = None) -> bool:
-        """Return whether all (of `services`) keep their rate, apart from those to ignore."""
+        """Return whether `services` (default: all) keep their rate, apart from those to ignore."""
         return all(self._is_freq_ok(name) for name in self._checked(services, self._ignore_freq))
 
     def all_checks(self, services: Iterable[str] | None = None) -> bool:
-        """Return whether all (of `services`) are alive, valid and at their rate."""
+        """Return whether `services` (default: all) are alive, valid and at their rate."""
         names = None if services is None else tuple(services)
         return self.all_alive(names) and self.all_valid(names) and self.all_freq_ok(names)
 
@@ -335,7 +335,7 @@ class SubMaster:
         return True
 
     def _read(self, name: str, data: bytes) -> tuple[Any, str, Any]:
-        """Return a service's Event, its member's name, and the member."""
+        """Return a service's Event, the name of its member, and the member itself."""
         event = read_event(data)
         member = member_name(event)
         if member is None or member not in self._members[name]:
@@ -343,7 +343,7 @@ class SubMaster:
                 f"event: expected {' or '.join(self._members[name])}, got "
                 f"{member or 'a member newer than our schema'}; stop its sender"
             )
-        # A damaged pointer of the message itself shows here, not when it is asked for.
+        # Reading the member here detects a damaged pointer now and not when it is requested.
         return event, member, content(event, member)
 
     def _is_alive(self, name: str) -> bool:

@@ -1,7 +1,8 @@
-"""The file of a frame ring: how it is made, locked and opened, and who may use it.
+"""The file of a frame ring: creates, locks and opens it, and sets who may use it.
 
-The lock of the file is its writer's sign of life: the kernel drops it with the process, however
-that ends. Modes do not depend on the umask (docs/formats/bus.md, ADR 0092).
+A frame ring is the shared memory that hands frames of one camera stream to readers. Its writer
+locks the file; the kernel releases the lock when the process ends in any way, so the lock shows
+whether the writer is alive. Modes do not depend on the umask (docs/formats/bus.md, ADR 0092).
 """
 
 import errno
@@ -16,12 +17,12 @@ from cereal.access import set_mode, why_refused
 from cereal.errors import FrameError
 from cereal.frame_ring import MAGIC, VERSION, FrameFormat, Mapping, ring_bytes
 
-# Pictures of people: the writer's group may read them, and only the writer may write.
+# Frames can show people: only the writer may write, and only its group may read.
 RING_MODE: Final = 0o640
-# Empty, and locked by each writer that starts, for which opening it to read is enough.
+# The guard file is empty. Each starting writer locks it, for which read permission is enough.
 GUARD_MODE: Final = 0o644
 _GUARD: Final = "frames.lock"
-# The lock is held while one file is renamed; a longer holder hangs, or is no camera.
+# The lock is held only while a file is renamed. A process holding it longer has hung.
 _GUARD_WAIT_S: Final = 5.0
 _GUARD_POLL_S: Final = 0.01
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -31,18 +32,18 @@ _TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
 def create(path: Path, form: FrameFormat, count: int) -> Mapping:
-    """Make a ring file at `path`, replacing one whose writer is gone.
+    """Create a ring file at `path`, replacing that of a dead writer; return it mapped.
 
-    The file appears under its name only when it is complete and locked, so a reader never sees a
-    half-made one. Raises FrameError if another writer lives, memory is short, or permission is
+    The file appears at `path` only when it is complete and locked, so a reader never sees an
+    unfinished one. Raises FrameError if another writer is alive, memory is short, or permission is
     missing.
     """
-    temporary = _beside(path)
+    temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, _MAKE, RING_MODE)
     except OSError as error:
         raise FrameError(
-            f"{path}: expected to make a file beside it, got {error.strerror}; "
+            f"{path}: expected to create a file next to it, got {error.strerror}; "
             + (why_refused(path.parent) if error.errno in _DENIED else "check the directory")
         ) from error
     try:
@@ -88,14 +89,14 @@ def attach(path: Path) -> Mapping:
 def has_writer(path: Path) -> bool:
     """Return whether a living process holds the lock of the ring at `path`.
 
-    False also of a ring that this process may not read: ask `unusable`.
+    Also False if this process cannot read the ring; `unusable` distinguishes that case.
     """
     try:
         descriptor = os.open(path, _READ)
     except OSError:
         return False
     try:
-        # A shared lock that is not granted means an exclusive holder; ours goes with the close.
+        # A shared lock fails only if a process holds the exclusive one. Ours ends with the close.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
@@ -108,10 +109,10 @@ def has_writer(path: Path) -> bool:
 
 
 def unusable(path: Path) -> str | None:
-    """Return in one line why the ring at `path` cannot be read; None if it can, or is not there.
+    """Return the reason that the ring at `path` cannot be read; None if it can or is missing.
 
-    The ring of a dead writer counts only if it may not be read: nobody can tell then whether its
-    writer lives.
+    A ring that this process cannot open is always reported, because its writer may be alive.
+    Otherwise the ring of a dead writer is not reported.
     """
     try:
         descriptor = os.open(path, _READ)
@@ -135,27 +136,27 @@ def unusable(path: Path) -> str | None:
 
 
 def _publish_file(temporary: Path, path: Path) -> None:
-    """Rename under a lock of the directory, so that two starting writers see each other."""
+    """Rename the file while the directory is locked, so that starting writers see each other."""
     guard = _open_guard(path.with_name(_GUARD))
     try:
         _lock(guard, path.with_name(_GUARD))
         if has_writer(path):
             raise FrameError(
-                f"{path}: expected no other writer, got a living one; stop it or choose "
+                f"{path}: expected no other writer, got a running one; stop it or choose "
                 "another name"
             )
         if not os.access(path, os.R_OK, effective_ids=True) and path.exists():
-            # Its lock cannot be asked, so its writer may live.
+            # Its lock cannot be checked, so its writer may be alive.
             raise FrameError(
-                f"{path}: expected to replace what another writer left, got a ring that may not be "
+                f"{path}: expected to replace the ring of an ended writer, got one that may not be "
                 f"read; {why_refused(path)}"
             )
         try:
             temporary.rename(path)
         except PermissionError as error:
-            # In a sticky directory like /dev/shm a file is replaced by its owner only.
+            # In a sticky directory such as /dev/shm only the owner can replace a file.
             raise FrameError(
-                f"{path}: expected to replace what another user's writer left, got "
+                f"{path}: expected to replace the ring of another user's writer, got "
                 f"{error.strerror}; let that user or root remove it: {why_refused(path)}"
             ) from error
     finally:
@@ -163,7 +164,7 @@ def _publish_file(temporary: Path, path: Path) -> None:
 
 
 def _open_guard(path: Path) -> int:
-    """Open, or make, the lock file of a directory, which every writer of rings there must open."""
+    """Open or create the lock file of a directory, which every writer of rings there locks."""
     try:
         try:
             guard = os.open(path, _READ)
@@ -176,14 +177,14 @@ def _open_guard(path: Path) -> int:
             f"{path}: expected to lock it, got {error.strerror}; "
             + (why_refused(path) if denied else "remove it")
         ) from error
-    # One that was made with another mode, by hand or by an older version.
+    # The file may have another mode, if created by hand or by an older version.
     set_mode(guard, GUARD_MODE)
     return guard
 
 
 def _make_guard(path: Path) -> None:
-    """Make the lock file with its mode, so that nobody finds it with the umask's."""
-    temporary = _beside(path)
+    """Create the lock file with its final mode, so that no process sees it with another."""
+    temporary = _temporary_path(path)
     descriptor = os.open(temporary, _MAKE, GUARD_MODE)
     try:
         set_mode(descriptor, GUARD_MODE)
@@ -207,10 +208,10 @@ def _lock(guard: int, path: Path) -> None:
                 continue
             raise FrameError(
                 f"{path}: expected its lock within {_GUARD_WAIT_S:.0f} s, got {error.strerror}; "
-                "find who holds it with lslocks"
+                "find the process that holds it with lslocks"
             ) from error
         return
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")

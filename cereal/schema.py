@@ -1,7 +1,8 @@
-"""Cap'n Proto messages are built and read here; only `schema_layout` imports pycapnp, too.
+"""Builds and reads the bus's Cap'n Proto messages.
 
-pycapnp has no types: builders and readers are `Any`, with the fields of `log.capnp` as attributes.
-Wire format: one message = one unpacked, stream-framed message whose root is `Event`.
+Only this module and `schema_layout` import pycapnp. pycapnp has no static types, so builders and
+readers are `Any`, with the fields of `log.capnp` as attributes. On the wire a message is unpacked
+and stream-framed, and its root is an `Event`.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from cereal.services import member_of
 capnp.remove_import_hook()
 
 SCHEMA_PATH: Final = Path(__file__).with_name("log.capnp")
-"""The schema; `car.capnp` lies beside it."""
+"""The schema of messages. `car.capnp` is next to it."""
 
 log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 """The pycapnp module of `log.capnp`: `log.Event`, `log.ModelDataV2`, ..."""
@@ -26,21 +27,21 @@ log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 _CAR_PARAMS: Final[Any] = capnp.load(str(SCHEMA_PATH.with_name("car.capnp"))).CarParams
 
 MESSAGE_LIMIT_BYTES: Final = 1 << 26
-"""The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
+"""The largest message: 64 MiB, 20 times the limit of openpilot's bus. More means damaged data."""
 
 TRAVERSAL_BYTES: Final = 1 << 23
-"""Bytes that one reader may follow in all, besides 64 times those of its message: 8 MiB.
+"""Bytes that one reader may follow, in addition to 64 times its message's size: 8 MiB.
 
-A list of empty elements takes no bytes, so that its announced length counts only here; and each
-time that a pointer is followed counts. Who reads a message again and again makes a reader each
-time: it takes microseconds, and restarts the count.
+Each time a pointer is followed counts. A list of zero-sized elements takes no bytes in the message,
+so only this limit bounds its announced length. To read a message many times, make a new reader each
+time: that takes microseconds and restarts the count.
 """
 _TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
 DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
-"""Errors of following a damaged pointer inside a message."""
+"""Exceptions that following a damaged pointer inside a message can raise."""
 
-_FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first
+_FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first segment
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
 _MEMBER_KIND: Final[dict[str, str]] = {
     field.name: field.slot.type.which() for field in log.Event.schema.node.struct.fields
@@ -50,19 +51,19 @@ _MEMBER_KIND: Final[dict[str, str]] = {
 def new_event(
     service: str, *, mono_time_ns: int, valid: bool = False, size: int | None = None
 ) -> Any:
-    """Build an Event that holds an empty message of `service`, which may be an Event member, too.
+    """Build an Event that holds an empty message of `service`.
 
     Fill `event.<service>`, then send it with `PubMaster.send` or call `event.to_bytes()`.
 
     Args:
-        service: Name of the service, or of the Event member.
+        service: Name of the service, or of an Event member.
         mono_time_ns: `logMonoTime`, ns of the monotonic clock.
-        valid: Whether the content may be trusted. False until the sender says otherwise, although
-            the schema's default is true.
+        valid: Whether the content can be trusted. False until the sender sets it, although the
+            schema's default is true.
         size: Number of elements (lists) or bytes (Text, Data); only for those members, default 0.
 
     Raises:
-        MessageError: no such member, or a size for a structure.
+        MessageError: there is no such member, or a size is given for a struct.
     """
     member = member_of(service)
     kind = _MEMBER_KIND.get(member)
@@ -86,33 +87,33 @@ def new_event(
 
 
 def read_event(data: bytes | bytearray | memoryview) -> Any:
-    """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
+    """Return a reader of the one Event in `data`, which the caller can reuse afterwards.
 
-    Any alignment and any number of segments. The frame and the root pointer are checked here; a
-    pointer deeper inside is checked when it is followed: see `reading`. In all the reader follows
-    `TRAVERSAL_BYTES` and 64 times the message, so that lists without end are an error. Raises
-    MessageError if `data` is not one whole message.
+    `data` can have any alignment and any number of segments. The frame and the root pointer are
+    checked here. A pointer deeper inside is checked when it is followed; see `reading`. A limit on
+    followed bytes (`TRAVERSAL_BYTES`) makes endless lists an error. Raises MessageError if `data`
+    is not exactly one message.
     """
     return _read_root(log.Event, data, "event")
 
 
 def read_car_params(data: bytes | bytearray | memoryview) -> Any:
-    """Return a reader of the one CarParams in `data`, as the parameter of that name holds it.
+    """Return a reader of the CarParams in `data`, the content of the parameter of that name.
 
-    The framing and the error are those of `read_event`, but the root is the structure itself.
+    Framing and errors are those of `read_event`, but the root is the struct itself.
     """
     return _read_root(_CAR_PARAMS, data, "CarParams")
 
 
 def _read_root(struct_type: Any, data: bytes | bytearray | memoryview, what: str) -> Any:
     if len(data) % 8:
-        # pycapnp copies unaligned bytes itself, but refuses lengths that are no whole words.
+        # pycapnp copies unaligned data itself, but rejects lengths that are not whole words.
         raise MessageError(
             f"{what}: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
         )
     limit_words = (TRAVERSAL_BYTES + _TRAVERSAL_FACTOR * len(data)) // 8
     try:
-        # Of the ways to read one message this takes a third of the time of `from_bytes`.
+        # Of the ways to read one message, this takes a third of the time of `from_bytes`.
         return next(struct_type.read_multiple_bytes(bytes(data), limit_words))
     except (capnp.KjException, ValueError, StopIteration) as error:
         raise MessageError(
@@ -122,9 +123,9 @@ def _read_root(struct_type: Any, data: bytes | bytearray | memoryview, what: str
 
 
 def read_events(data: bytes) -> Iterator[Any]:
-    """Yield a reader for each of the messages that follow each other in `data`.
+    """Yield a reader for each message in `data`, which holds messages back to back.
 
-    After the whole ones it raises MessageError if the rest is no message.
+    Raises MessageError after the last complete message if the rest is not a message.
     """
     offset = 0
     while offset < len(data):
@@ -139,11 +140,11 @@ def read_events(data: bytes) -> Iterator[Any]:
 
 
 def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int | None:
-    """Return the bytes of the framed message that starts at `offset`, None if its frame is cut off.
+    """Return the size of the framed message at `offset`, bytes; None if its frame is incomplete.
 
     Source: Cap'n Proto encoding, "Serialization over a stream": segment count - 1 and the words of
-    each segment as uint32, padded to 8 bytes, then the segments. Raises MessageError if none starts
-    there (over 512 segments, an empty first one, or over `MESSAGE_LIMIT_BYTES`).
+    each segment as uint32, padded to 8 bytes, then the segments. Raises MessageError if no message
+    starts there: more than 512 segments, an empty first one, or over `MESSAGE_LIMIT_BYTES`.
     """
     available = len(data) - offset
     if available < 8:
@@ -172,15 +173,15 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
 
 @contextlib.contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn what pycapnp raises on damaged content into a MessageError about `where`.
+    """Turn pycapnp's exceptions about damaged content into a MessageError about `where`.
 
-    A pointer leads nowhere, a text is no UTF-8, or a member or an enumerant is newer than our
-    schema. `where` reads like "rlog, event 17".
+    Causes are an invalid pointer, text that is not UTF-8, and a member or enumerant newer than our
+    schema. `where` is a phrase such as "rlog, event 17".
     """
     try:
         yield
     except (capnp.KjException, UnicodeDecodeError, RuntimeError) as error:
-        # An unknown enumerant shows as this one; other RuntimeErrors are not ours.
+        # pycapnp reports an unknown enumerant this way. Other RuntimeErrors have other causes.
         if isinstance(error, RuntimeError) and "Member was null" not in str(error):
             raise
         raise MessageError(
@@ -195,7 +196,7 @@ def _first_line(error: Exception) -> str:
 
 
 def member_name(event: Any) -> str | None:
-    """Return which message the Event holds; None for members newer than our schema."""
+    """Return the name of the message that the Event holds; None if newer than our schema."""
     try:
         return str(event.which())
     except (capnp.KjException, ValueError):
@@ -203,9 +204,9 @@ def member_name(event: Any) -> str | None:
 
 
 def enumerant_name(value: Any) -> str:
-    """Return the name of an enumerant; ``#7`` for number 7 if our schema lacks it.
+    """Return the name of an enumerant; ``#7`` for number 7 if our schema does not have it.
 
-    The library raises for such a one, even when it is compared with a text.
+    pycapnp raises RuntimeError for an unknown one, even in a comparison with a string.
     """
     try:
         return str(value)
@@ -214,9 +215,10 @@ def enumerant_name(value: Any) -> str:
 
 
 def content(event: Any, member: str | None = None) -> Any:
-    """Return the reader or builder of the message inside an Event; `member` is its name, if known.
+    """Return the reader or builder of the message inside an Event.
 
-    Raises MessageError if the member is newer than our schema, or its pointer is damaged.
+    `member` is its name, if known. Raises MessageError if the member is newer than our schema or
+    its pointer is damaged.
     """
     try:
         return getattr(event, str(event.which()) if member is None else member)

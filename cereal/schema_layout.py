@@ -1,8 +1,8 @@
 """The parts of a Cap'n Proto schema that determine the bytes of its messages, as plain values.
 
-`python -m cereal.schema_layout FILE` prints the layout of a foreign schema as JSON. It needs a
-process of its own, because its structures have the numbers of ours, and because the time and the
-memory that an odd file takes are bounded there.
+`python -m cereal.schema_layout FILE` prints the layout of a foreign schema as JSON. It runs as a
+separate process for two reasons: a foreign schema uses the same type IDs as ours, which one process
+cannot load twice, and a malformed file must not use unbounded time or memory.
 """
 
 import functools
@@ -22,34 +22,34 @@ _NAMED: Final = ("struct", "enum")
 
 
 class TypeLayout(TypedDict):
-    """A type: its kind as the schema calls it; number of a structure or enumeration; elements."""
+    """A type."""
 
-    kind: str
-    id: NotRequired[str]
-    element: NotRequired["TypeLayout"]
+    kind: str  # Cap'n Proto's name, such as "struct" or "uint8"
+    id: NotRequired[str]  # ID of a struct or enum
+    element: NotRequired["TypeLayout"]  # type of a list's elements
 
 
 class FieldLayout(TypedDict):
-    """A field by its ordinal: name, with those of its groups; type; place; number in its union."""
+    """A field of a struct."""
 
-    name: str
+    name: str  # with the names of its groups, separated by dots
     type: TypeLayout
-    offset: int
-    member: int | None
+    offset: int  # in units of the field's size
+    member: int | None  # its number in a union; None outside of unions
 
 
 class SchemaLayout(TypedDict):
-    """A schema."""
+    """A schema: its structs, their fields and its enums."""
 
-    root: str  # number of the structure that messages are
-    names: dict[str, str]  # of structures and enumerations, by number
-    # Number -> ordinal, as text -> field; fields of groups too.
+    root: str  # ID of the struct at the root of each message
+    names: dict[str, str]  # struct or enum ID -> name
+    # Struct ID -> field ordinal, as text -> field. The fields of groups are included.
     structs: dict[str, dict[str, FieldLayout]]
-    enums: dict[str, list[str]]  # number -> enumerants in order
+    enums: dict[str, list[str]]  # enum ID -> names of the enumerants, in order
 
 
 def layout_of(schema: Any) -> SchemaLayout:
-    """Return the layout of a structure's schema and of all that is in it."""
+    """Return the layout of a struct schema and of all types that it uses."""
     layout = SchemaLayout(root=_number(schema), names={}, structs={}, enums={})
     _add_struct(schema, layout)
     return layout
@@ -89,7 +89,7 @@ def _add_fields(
 
 
 def _type(kind: Any, schema_of: Callable[[], Any], layout: SchemaLayout) -> TypeLayout:
-    """Return a type; lists, structures and enumerations have a schema that can be asked for."""
+    """Return the layout of a type; `schema_of` returns the schema of a list, struct or enum."""
     which = str(kind.which())
     if which == "list":
         inner = kind.list.elementType
@@ -108,7 +108,7 @@ def _named(which: str, schema: Any, layout: SchemaLayout) -> TypeLayout:
 
 
 def main(path: str) -> int:
-    """Print the layout of the structure Event of a schema file, or why it cannot be read."""
+    """Print the layout of struct Event in a schema file, or the reason that it is unreadable."""
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     capnp.remove_import_hook()

@@ -1,7 +1,8 @@
-"""Writing a drive as openpilot's logger does: one directory per minute, a whole and a small log.
+"""Writes a drive as openpilot's logger does: one directory per minute, with a full and a small log.
 
-`<root>/<route>--<n>/` holds `rlog.zst`, `qlog.zst` and, while they are written, `rlog.lock`. Each
-log begins with initData and a sentinel and ends with a sentinel (docs/formats/bus.md).
+`<root>/<route>--<n>/` holds `rlog.zst` (all messages), `qlog.zst` (a thinned selection) and, while
+they are written, `rlog.lock`. Each log begins with initData, which describes the device, and is
+enclosed by two sentinel messages (docs/formats/bus.md).
 """
 
 import contextlib
@@ -16,13 +17,13 @@ from cereal.schema import member_name, new_event, read_event
 from cereal.services import service_of_member
 
 SEGMENT_NS: Final = 60_000_000_000
-"""How long a segment is."""
+"""Length of a segment."""
 
-# The drive goes on where the encoders stop: a segment without video ends after this.
+# Segments switch when the video encoders do. Without video for this long, the clock decides.
 _QUIET_NS: Final = 500_000_000
-# A segment ends then even where an encoder lags behind the others: 1.2 times its length.
+# A segment ends after this even if one encoder lags behind the others: 1.2 times its length.
 _LONGEST_NS: Final = SEGMENT_NS * 6 // 5
-# Frames of the next segment that wait for the other encoders, of each encoder.
+# The most frames of the next segment, per encoder, to hold while other encoders finish theirs.
 _MAX_WAITING: Final = 200
 _ENCODE_INDICES: Final = frozenset(
     {"roadEncodeIdx", "wideRoadEncodeIdx", "driverEncodeIdx", "qRoadEncodeIdx"}
@@ -30,24 +31,24 @@ _ENCODE_INDICES: Final = frozenset(
 
 
 class SegmentLogWriter:
-    """A log sink that spreads a drive over segments.
+    """A log sink that splits a drive into segments.
 
-    Which segment an Event goes to depends on the Events alone (their `logMonoTime` and the segment
-    numbers of the encoded frames), never on a clock: the same Events give the same files. A segment
-    ends when each encoder that wrote into it has announced a frame of a later one; with no video
-    for 0.5 s, 60 s after its first Event; in any case 72 s after it.
+    The Events alone (their `logMonoTime` and the segment numbers of the encoded frames) decide
+    which segment an Event goes to, never a clock: the same Events give the same files. A segment
+    ends when each encoder that wrote into it has announced a frame of a later one. With no video
+    for 0.5 s it ends 60 s after its first Event, and in any case 72 s after it.
 
     Args:
-        root: The directory that holds the segments; made if missing.
-        route: Name of the drive without the number of the segment.
-        init_data: The bytes of the Event that each log begins with; see `init_data_event`.
+        root: The directory of the segments; created if missing.
+        route: Name of the drive without a segment number.
+        init_data: The bytes of the Event that begins each log; see `init_data_event`.
         first_segment: Number of the first segment; 0 begins a route.
-        open_sink: `GrowingLogWriter` to survive a crash, `LogWriter` for segments in full or not at
-            all.
+        open_sink: `GrowingLogWriter` to survive a crash, or `LogWriter` to keep only complete
+            segments.
 
     Raises:
-        LogError: `route` is no name, `init_data` is no initData, or the first segment exists
-            already or cannot be written.
+        LogError: `route` is not a valid name, `init_data` is not initData, or the first segment
+            already exists or cannot be written.
     """
 
     def __init__(
@@ -83,14 +84,14 @@ class SegmentLogWriter:
 
     @property
     def directory(self) -> Path:
-        """The directory of the segment that is being, or was last, written."""
+        """The directory of the current segment, or of the last one once closed."""
         return self._root / f"{self._route}--{self._number}"
 
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event to the segment it belongs to.
 
-        Raises LogError if they are no Event, the writer is closed, or the disk is full; the sinks
-        decide what they keep then.
+        Raises LogError if `data` is not an Event, the writer is closed, or the disk is full. In the
+        last case the sinks decide how much is kept.
         """
         self._opened()
         event = _read(self.directory, data)
@@ -128,9 +129,9 @@ class SegmentLogWriter:
             self._put(member, data)
 
     def close(self, signal_number: int = 0) -> None:
-        """End the route by a signal, or 0; raise LogError if the disk is full.
+        """End the route; a second call does nothing. Raises LogError if the disk is full.
 
-        A second call does nothing.
+        `signal_number` is the signal that ended the drive, or 0.
         """
         if self._segment is None:
             return
@@ -140,7 +141,7 @@ class SegmentLogWriter:
         self._end(self._sentinel("endOfRoute", signal_number))
 
     def discard(self) -> None:
-        """Give up: the logs of this segment end as their sinks end what is discarded."""
+        """Abort the current segment; its sinks decide how much of the logs is kept."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.discard()
@@ -152,14 +153,14 @@ class SegmentLogWriter:
         if kind is None:
             self.close()
         elif issubclass(kind, KeyboardInterrupt):
-            # Ctrl-C is how a recording is stopped: it ends in order.
+            # Ctrl-C is the normal way to stop a recording, so close it properly.
             with contextlib.suppress(LogError):
                 self.close(int(signal.SIGINT))
         else:
             self.discard()
 
     def _belongs_later(self, member: str, event: Any) -> bool:
-        """Note what an encoder says; whether its frame belongs to a later segment."""
+        """Record an encoder's segment number; return whether its frame is for a later segment."""
         number = getattr(event, member).segmentNum
         if self._video_segment is None:
             self._video_segment = number
@@ -182,7 +183,7 @@ class SegmentLogWriter:
         self._opened().write(data, is_small=self._is_small(member))
 
     def _is_small(self, member: str | None) -> bool:
-        """Count an Event; whether the small log takes it. Never reset: not at a segment's end."""
+        """Count an Event; return whether the small log gets it. Segments do not reset the count."""
         if member in _ENCODE_INDICES:
             return True
         service = None if member is None else service_of_member(member)
@@ -222,7 +223,7 @@ class SegmentLogWriter:
 
 
 class _Segment:
-    """The two logs of one segment and the lock file beside them."""
+    """The two logs of one segment and their lock file."""
 
     def __init__(self, directory: Path, open_sink: Callable[[Path], LogSink]) -> None:
         self._directory = directory
@@ -235,7 +236,7 @@ class _Segment:
                 self._sinks.append(open_sink(directory / name))
         except OSError as error:
             raise LogError(
-                f"{directory}: expected to make it, got {error.strerror}; choose another route"
+                f"{directory}: expected to create it, got {error.strerror}; choose another route"
             ) from error
         except BaseException:
             self.discard()
@@ -255,17 +256,17 @@ class _Segment:
             sink.discard()
         with contextlib.suppress(OSError):
             self._lock.unlink(missing_ok=True)
-            # Where the sinks leave nothing, nothing is left.
+            # Succeeds only if the sinks have left no files.
             self._directory.rmdir()
 
 
 def init_data_event(
     *, mono_time_ns: int, wall_time_ns: int, version: str, device_type: str = "pc"
 ) -> bytes:
-    """Return the Event that a log begins with.
+    """Return the initData Event that begins a log.
 
-    `wall_time_ns` is UTC, ns since 1970. `version` is that of the writing program. `device_type` is
-    an `InitData.DeviceType`; "tici", "tizi" and "mici" choose camera intrinsics.
+    `wall_time_ns` is UTC, ns since 1970. `version` is that of the recording program. `device_type`
+    is an `InitData.DeviceType`; "tici", "tizi" and "mici" determine the camera intrinsics.
     """
     event = new_event("initData", mono_time_ns=mono_time_ns, valid=True)
     event.initData.deviceType = device_type
@@ -277,7 +278,7 @@ def init_data_event(
 def _checked_route(root: Path, route: str) -> str:
     if not route or "/" in route or "\0" in route or route in {".", ".."}:
         raise LogError(
-            f"{root}: expected the name of a route, got {route!r}; it becomes part of a directory's"
+            f"{root}: expected the name of a route, got {route!r}; directories are named after it"
         )
     return route
 

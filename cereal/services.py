@@ -1,8 +1,9 @@
 """The services of the bus: their rates, their log decimation and their TCP ports.
 
-A service is a topic; every message on it is an Event whose union holds the member of that name.
-Code uses the names of 2025; those of 2026 (`RENAMED_2026`) carry the same messages on other ports.
-`cereal.stacks` has the names and ports of each stack.
+A service is a topic. Each of its messages is an Event whose union holds the member with the
+service's name. openpilot renamed services in 2026 (`RENAMED_2026`). Our code uses the names of
+2025; the new names carry the same messages on other ports. `cereal.stacks` has the names and ports
+of each stack.
 """
 
 import difflib
@@ -25,19 +26,19 @@ class Service:
     """One topic of the bus."""
 
     name: str
-    logged: bool
+    logged: bool  # whether the full log (rlog) has its messages
     frequency_hz: float
-    """Nominal rate; 0 = published on demand, so never late."""
+    """Nominal rate; 0 for a service that is published on demand and therefore never late."""
     decimation: int | None
-    """Every n-th message enters the small log (qlog); None = none does."""
+    """Every n-th message is written to the small log (qlog); None if no message is."""
     queue_bytes: int
-    """Ring of the service in shared memory (msgq) since December 2025; before all had the big."""
+    """Size of the service's msgq ring since December 2025; `BIG_QUEUE` on older stacks."""
 
 
 BIG_QUEUE: Final = 10 * 1024 * 1024
 MEDIUM_QUEUE: Final = 2 * 1024 * 1024
 SMALL_QUEUE: Final = 250 * 1024
-# Large outputs, video and texts of any length; all others but the medium ones are small.
+# Services with large outputs, video, or text of any length. Most other services have small queues.
 _BIG: Final = frozenset(
     {"modelV2", "can", "logMessage", "errorLogMessage", "procLog"}
     | {"modelManagerSP", "backupManagerSP", "modelDataV2SP"}
@@ -144,10 +145,10 @@ _SERVICES_2025: Final = _table(
     ("customReservedRawData0", True, 0, None),
     ("customReservedRawData1", True, 0, None),
     ("customReservedRawData2", True, 0, None),
-    # Ours, in members that are kept for forks (ADR 0090).
+    # Our own services, in members reserved for forks (ADR 0090).
     ("modeldHealth", True, 1, 10),
     ("dmonitoringmodeldHealth", True, 1, 10),
-    # Of sunnypilot, in members that are kept for forks, and one that others retired: FORK_MEMBERS.
+    # Services of sunnypilot, in members reserved for forks or retired by openpilot: FORK_MEMBERS.
     ("selfdriveStateSP", True, 100, 10),
     ("modelManagerSP", False, 1, 1),
     ("longitudinalPlanSP", True, 20, 10),
@@ -184,7 +185,7 @@ RENAMED_2026: Final[Mapping[str, str]] = MappingProxyType(
         "operatingSystemLog": "androidLog",
     }
 )
-"""Name of a service in 2026 -> its name here, which is also the name of the Event member."""
+"""Service name of 2026 -> its name of 2025, which is also the name of the Event member."""
 
 FORK_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -201,19 +202,19 @@ FORK_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "liveLocationKalman": "liveLocationKalmanDEPRECATED",
     }
 )
-"""Service of sunnypilot -> the Event member that it uses; other forks use the same members."""
+"""Service of sunnypilot -> the Event member that carries it. Other forks use the same members."""
 
 SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
     _SERVICES_2025
     | {new: replace(_SERVICES_2025[old], name=new) for new, old in RENAMED_2026.items()}
 )
 
-# A stack of 2026 publishes driver monitoring as another structure under the old name.
+# Stacks of 2026 publish driver monitoring as a different struct under the old service name.
 _OTHER_MEMBERS: Final = {"driverMonitoringState": ("driverMonitoringStateV2",)}
 
 
 def service(name: str) -> Service:
-    """Return the service called `name`; raise ServiceError if there is none."""
+    """Return the service named `name`; raise ServiceError if there is none."""
     try:
         return SERVICES[name]
     except KeyError:
@@ -225,20 +226,20 @@ def service(name: str) -> Service:
 
 
 def member_of(name: str) -> str:
-    """Return the Event member that carries service `name` when we publish it."""
+    """Return the Event member in which we publish service `name`."""
     return RENAMED_2026.get(name) or FORK_MEMBERS.get(name, name)
 
 
 def members_of(name: str) -> tuple[str, ...]:
-    """Return the Event members that service `name` may carry when others publish it."""
+    """Return the Event members in which other processes may publish service `name`."""
     member = member_of(name)
     return (member, *_OTHER_MEMBERS.get(member, ()))
 
 
 def service_of_member(member: str) -> Service | None:
-    """Return the service, by its name of 2025, that an Event member belongs to.
+    """Return the service, under its name of 2025, to which an Event member belongs.
 
-    None for members that are on no service, and for those that every fork uses in its own way.
+    None for members without a service, and for those that each fork uses in its own way.
     """
     for name, others in _OTHER_MEMBERS.items():
         if member in others:
@@ -249,10 +250,10 @@ def service_of_member(member: str) -> Service | None:
 def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int:
     """Return the TCP port on which `endpoint`, usually a service, is published.
 
-    "fnv1a" is 64-bit FNV-1a (stacks since November 2024); "murmur" is `std::hash<std::string>` of
-    libstdc++ (stacks before). All ports are moved by `moved`, in a circle. Two endpoints may share
-    a port; nothing resolves that. Source: 8023 + hash mod (65535 - 8023); tests/cereal/services.csv
-    has known ports.
+    "fnv1a" is 64-bit FNV-1a (stacks since November 2024). "murmur" is `std::hash<std::string>` of
+    libstdc++ (older stacks). `moved` is added to the port, modulo `PORT_SPAN`. Two endpoints may
+    get the same port; nothing resolves that. Source: 8023 + hash mod (65535 - 8023);
+    tests/cereal/services.csv has known ports.
     """
     data = endpoint.encode()
     value = _murmur64(data) if hash_name == "murmur" else fnv1a64(data)
@@ -260,7 +261,7 @@ def port_of(endpoint: str, hash_name: HashName = "fnv1a", moved: int = 0) -> int
 
 
 def _murmur64(data: bytes) -> int:
-    """Murmur hash as libstdc++'s `_Hash_bytes` on 64-bit machines, with its seed for strings."""
+    """Murmur hash of strings: libstdc++'s `_Hash_bytes` on 64-bit machines, with its seed."""
     multiplier = 0xC6A4A7935BD1E995
     value = 0xC70F6907 ^ (len(data) * multiplier & _MASK64)
     whole = len(data) & ~7

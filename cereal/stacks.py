@@ -1,7 +1,8 @@
-"""Where the services of the bus are: names, ports and directories of each stack, and addresses.
+"""The stacks that modeld works with, and their bus addresses.
 
-Everything that differs from one stack to the next stands in `STACKS`. Our code uses the names of
-2025 everywhere; a transport asks its stack for the name that others know (ADR 0082).
+A stack is a generation of openpilot or sunnypilot. All differences between stacks are in `STACKS`:
+the names, ports and ring files of services. openpilot renamed services in 2026; our code always
+uses the names of 2025, and a transport translates them to the names of its stack (ADR 0082).
 """
 
 import re
@@ -34,30 +35,30 @@ _DEVICE_PARAMS: Final = Path("/data/params")
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One stack: its names, ports, queues and paths."""
+    """One stack: its names, ports, queue sizes and paths."""
 
-    name: str  # as in the configuration
-    # Name of 2025 -> name on this stack, if another.
+    name: str  # the stack's name in the configuration
+    # Service name of 2025 -> its name on this stack, if different.
     renames: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
-    # Name of 2025 -> Event member, if another.
+    # Service name of 2025 -> Event member, if different.
     members: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
-    hash_name: HashName = "fnv1a"  # hash of an endpoint's name that gives its TCP port
-    has_small_queues: bool = False  # rings have `Service.queue_bytes`; else all have 10 MiB
-    queue_prefix: str = ""  # prefix of a ring's file name in /dev/shm
-    default_queue_bytes: int = BIG_QUEUE  # ring of an endpoint that is no service
-    vision_buffer_bytes: int = 136  # VisionIPC's description of a buffer
-    # The user may set the lateral delay (LagdToggle, LagdValueCache).
+    hash_name: HashName = "fnv1a"  # the hash that maps an endpoint's name to its TCP port
+    has_small_queues: bool = False  # ring sizes are `Service.queue_bytes`; otherwise all 10 MiB
+    queue_prefix: str = ""  # prefix of the ring files' names in /dev/shm
+    default_queue_bytes: int = BIG_QUEUE  # ring size of an endpoint that is not a service
+    vision_buffer_bytes: int = 136  # size of VisionIPC's description of a buffer
+    # The user can set the lateral delay (LagdToggle, LagdValueCache).
     has_delay_params: bool = False
 
     def endpoint(self, name: str) -> str:
-        """Return what service `name`, of 2025, is called on this stack; other names as they are."""
+        """Return the stack's name for service `name` of 2025; other names are unchanged."""
         return self.renames.get(name, name)
 
     def port(self, name: str, hash_name: HashName | None = None, moved: int = 0) -> int:
-        """Return the TCP port on which this stack publishes service `name`, of 2025.
+        """Return the TCP port on which this stack publishes service `name` of 2025.
 
-        An endpoint of VisionIPC has port 9000 plus the number of its stream. `hash_name` replaces
-        the stack's hash; `moved` is added to all ports of services.
+        A VisionIPC endpoint has port 9000 plus the number of its stream. `hash_name` replaces the
+        stack's hash, and `moved` is added to the ports of all services.
         """
         if found := _VISION_STREAM.fullmatch(name):
             return _VISION_PORT + int(found[1])
@@ -68,7 +69,7 @@ class Stack:
         return self.members.get(name) or member_of(name)
 
     def queue_bytes(self, name: str) -> int:
-        """Return the bytes of an endpoint's ring, without its header.
+        """Return the data bytes of an endpoint's ring.
 
         `name` is a service or another endpoint, such as one of VisionIPC (`VISION_ENDPOINT`).
         """
@@ -78,9 +79,9 @@ class Stack:
         return row.queue_bytes if self.has_small_queues else BIG_QUEUE
 
     def queue_path(self, name: str, prefix: str = "") -> Path:
-        """Return the file of the ring of service `name`, of 2025.
+        """Return the path of the ring file of service `name` of 2025.
 
-        `prefix`, the value of OPENPILOT_PREFIX, keeps several stacks on one machine apart.
+        `prefix` is the value of OPENPILOT_PREFIX, which separates several stacks on one machine.
         """
         place = Path("/dev/shm")  # noqa: S108 -- memory shared with the stack
         if self.queue_prefix:
@@ -88,11 +89,11 @@ class Stack:
         return place / prefix / self.endpoint(name)
 
     def params_dir(self, home: Path, *, root: str = "", prefix: str = "") -> Path:
-        """Return the directory in which this stack keeps its parameters, one file for each key.
+        """Return the directory of the stack's parameters, which has one file for each key.
 
-        `home` is the user's directory. `root` is the value of PARAMS_ROOT; "" uses /data/params if
-        it exists, as on the device, else a place in `home`. `prefix` is the value of
-        OPENPILOT_PREFIX.
+        `home` is the user's home directory. `root` is the value of PARAMS_ROOT; if it is empty,
+        the result is below /data/params if that exists, as on the device, and below `home`
+        otherwise. `prefix` is the value of OPENPILOT_PREFIX.
         """
         place = Path(root) if root else home / f".comma{prefix}" / "params"
         if not root and _DEVICE_PARAMS.is_dir():
@@ -126,7 +127,7 @@ STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
 
 DEFAULT_STACK: Final = STACKS["openpilot-2025"]
 
-# --- An address: a host with a rule for ports, a directory of sockets, or rings ---------------
+# --- Bus addresses: a host with a port for each service, a directory of sockets, or rings -----
 
 ADDRESS_FORM: Final = (
     f"tcp://HOST, tcp://HOST:[HASH][+N] (N up to {PORT_SPAN - 1}), ipc:///DIRECTORY, msgq: or "
@@ -145,18 +146,18 @@ _IPC: Final = re.compile(r"ipc://(?P<directory>/*[^/].*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class BusAddress:
-    """An address of the bus, taken apart."""
+    """A parsed bus address."""
 
-    host: str = ""  # of TCP: a number, an interface or a name; "" for a directory
-    directory: Path | None = None  # of socket files; None for a host
-    hash_name: HashName | None = None  # hash that gives TCP ports; None: the stack's
-    moved: int = 0  # the stack's ports plus this, in a circle
-    # Of rings in shared memory, "" the one of the environment; None: no rings.
+    host: str = ""  # TCP: an IP address, an interface or a host name; "" otherwise
+    directory: Path | None = None  # the directory of socket files; None for TCP and rings
+    hash_name: HashName | None = None  # the hash that gives TCP ports; None: the stack's
+    moved: int = 0  # offset added to the stack's ports, modulo `PORT_SPAN`
+    # The prefix of rings in shared memory, "" for that of the environment; None: no rings.
     prefix: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what an address says; raise AddressError if it has another form."""
+        """Parse an address; raise AddressError if it is malformed."""
         if found := _IPC.fullmatch(text):
             return cls(directory=Path(found["directory"]))
         if found := _MSGQ.fullmatch(text):
@@ -173,18 +174,18 @@ class BusAddress:
 
     @property
     def is_any_interface(self) -> bool:
-        """Whether it is every interface of this machine to bind, and this machine to connect to."""
+        """Whether the host means all interfaces when binding and this machine when connecting."""
         return self.host in _ANY_INTERFACE
 
     @property
     def leaves_machine(self) -> bool:
-        """Whether other machines may be at the other end; of a name that is not known, yes."""
+        """Whether the address can reach other machines; true for unknown host names."""
         with suppress(ValueError):
             return not ip_address(self.host.strip("[]")).is_loopback
         return bool(self.host) and self.host not in _LOOPBACK_NAMES
 
     def endpoint(self, service: str, stack: Stack, *, bind: bool = False) -> str:
-        """Return the ZeroMQ endpoint of a service, of 2025, to bind or to connect to."""
+        """Return the ZeroMQ endpoint of service `service` of 2025, to bind or to connect to."""
         if self.directory is not None:
             return f"ipc://{self.directory}/{stack.endpoint(service)}"
         host = self.host
@@ -194,7 +195,7 @@ class BusAddress:
 
 
 class Addresses(NamedTuple):
-    """Where the daemons publish, and where they subscribe."""
+    """The addresses at which the daemons publish and subscribe."""
 
     publish: str
     subscribe: str

@@ -1,7 +1,7 @@
-"""Loads pre-scheduled models (artifacts) and runs them on an OpenCL device.
+"""Loads artifacts (compiled models) and runs them on an OpenCL device.
 
-Depends on numpy and pyopencl only. `import runtime` touches no device and does not import
-pyopencl; `load_program` does. See docs/formats/artifact.md for the file it reads.
+It depends on numpy and pyopencl only. `import runtime` does not import pyopencl or use a device;
+`load_program` does. docs/formats/artifact.md describes the artifact file.
 """
 
 import importlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runtime.run.profile import KernelTime, ProgramStats
     from runtime.run.selftest import SelfTestReport, self_test
 
-# Resolved on first use, so that a command which needs no device does not load pyopencl.
+# Imported on first use, so that a command that needs no device does not load pyopencl.
 _LAZY = {
     "Device": "runtime.opencl.device",
     "DeviceInfo": "runtime.opencl.device",

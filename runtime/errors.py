@@ -1,24 +1,24 @@
-"""Errors of the runtime; imports nothing of ours, raised by every module here.
+"""Errors of the runtime. This module imports no other module of the project.
 
-RuntimeFault                 exit code 4   something went wrong while a program ran
-├── ArtifactError            exit code 4   the artifact file is missing, damaged or not for us
-├── SelfTestError            exit code 4   the device computes something else than the model
+RuntimeFault                 exit code 4   a failure while a program ran
+├── ArtifactError            exit code 4   the artifact file is missing, damaged or unsuitable
+├── SelfTestError            exit code 4   the device's results differ from the model's
 ├── NoDeviceError            exit code 3   no OpenCL device can be used
 ├── BuildError               exit code 3   the device's compiler rejected a kernel
 └── InputError               exit code 2   the caller's arrays or names do not fit the program
 
-Each message is one line: where, what was expected, what was found, what to do next.
+Each message is one line: the place, the expectation, the finding, and advice.
 """
 
 import re
 from typing import Final
 
 _ERROR_MARK: Final = "error:"
-_SOURCE_FILE: Final = re.compile(r"\S+\.cl:")  # the driver's temporary file says nothing
+_SOURCE_FILE: Final = re.compile(r"\S+\.cl:")  # the name of the driver's temporary file, no help
 
 
 class RuntimeFault(Exception):  # noqa: N818 - the base of the tree is not itself one error
-    """Base of every error the runtime raises; `exit_code` is what a command exits with."""
+    """Base of every error of the runtime. `exit_code` is the exit status of the command line."""
 
     exit_code: int = 4
 
@@ -28,11 +28,11 @@ class ArtifactError(RuntimeFault):
 
 
 class SelfTestError(RuntimeFault):
-    """A loaded program gives other values than its artifact says that the model gives."""
+    """A loaded program's values differ from the expected values in its artifact."""
 
 
 class NoDeviceError(RuntimeFault):
-    """No OpenCL device is usable, or none matches what was asked for."""
+    """No OpenCL device is usable, or none matches the request."""
 
     exit_code = 3
 
@@ -58,7 +58,7 @@ def first_line(text: object) -> str:
 
 
 def compiler_error(error: Exception) -> str:
-    """Return the line of a build log that says what is wrong."""
+    """Return the line of a build log that states the error."""
     for line in str(error).splitlines():
         if _ERROR_MARK in line:
             return _SOURCE_FILE.sub("line ", line.strip())

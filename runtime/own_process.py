@@ -1,4 +1,7 @@
-"""Command lines that run a module of this project in a process of its own."""
+"""Builds commands that run a module of this project in a separate process.
+
+The commands run this project's own modules, whatever the working directory contains.
+"""
 
 import sys
 from pathlib import Path
@@ -8,10 +11,10 @@ _STARTER: Final = Path(__file__).parent.parent / "modeld" / "own_packages.py"
 
 
 def own_command(module: str, *arguments: str, tree: Path | None = None) -> list[str]:
-    """Return the command that runs a module of ours from where this one is, or from `tree`.
+    """Return the command that runs `module` from this installation, or from the checkout `tree`.
 
-    ``python -m`` would look in the working directory first and in PYTHONPATH next, and either may
-    hold other packages of our names. Another checkout's own ``.venv`` is used, if it has one.
+    ``python -m`` would search the working directory and PYTHONPATH first, and either may contain
+    other packages with our names. If `tree` has a ``.venv``, its Python is used.
     """
     if tree is None:
         return [sys.executable, "-P", str(_STARTER), module, *arguments]

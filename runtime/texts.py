@@ -1,4 +1,4 @@
-"""Short texts: numbers with units, names of ONNX nodes, and numbers that others wrote."""
+"""Formats numbers with units and names of ONNX nodes, and parses numbers in foreign text."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import Final
 
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
-    """Return "1 launch", "1,368 launches".
+    """Return a count with its noun: "1 launch", "1,368 launches".
 
-    `plural` defaults to the noun with an "s" ("es" after s, x, z, ch and sh).
+    `plural` defaults to the noun with "s", or "es" after s, x, z, ch and sh.
     """
     if count == 1:
         return f"1 {noun}"
@@ -17,7 +17,7 @@ def count_text(count: int, noun: str, plural: str = "") -> str:
 
 
 def size_text(size: float) -> str:
-    """Return bytes for people: "512 B", "3.4 KiB", "29.0 MiB"."""
+    """Return a number of bytes in a readable unit: "512 B", "3.4 KiB", "29.0 MiB"."""
     if size < 1024:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB"):
@@ -28,19 +28,19 @@ def size_text(size: float) -> str:
 
 
 def flops_text(flops: float) -> str:
-    """Return operations for people, to four digits: "512 FLOP", "3.456 kFLOP", "1.646 GFLOP"."""
+    """Return an operation count to four digits: "512 FLOP", "3.456 kFLOP", "1.646 GFLOP"."""
     unit, size = _flops_unit(flops)
     return f"{flops / size:.4g} {unit}"
 
 
 def flops_column(values: Sequence[int]) -> tuple[str, list[float]]:
-    """Return the unit for a column of operations, and the values in it; that of the largest."""
+    """Return one unit that suits the largest operation count of a column, and the scaled values."""
     unit, size = _flops_unit(max(values, default=0))
     return unit, [value / size if size > 1 else value for value in values]
 
 
 def _flops_unit(flops: float) -> tuple[str, int]:
-    """Return the unit in which a number of operations has one to three digits, and its size."""
+    """Return the unit in which an operation count has one to three digits, and the unit's size."""
     size = 1
     for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
         if flops < 999.95 * size:
@@ -49,17 +49,17 @@ def _flops_unit(flops: float) -> tuple[str, int]:
     return "TFLOP", size
 
 
-# --- Names of ONNX nodes in few characters, for tables, pages and traces ----------------------
+# --- Short forms of ONNX node names, for tables, pages and traces -----------------------------
 
 ORIGIN_WIDTH = 44
 _GAP = ".."
 
 
 def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
-    """Return ONNX node names in few characters: the last one's layer, what it has, how many others.
+    """Return a short form of ONNX node names: the last one's layer, its nodes, the other count.
 
     ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1". Names are in topological order, so the
-    kernel ends with the last one.
+    last one is the result of the kernel.
     """
     if not names:
         return "-"
@@ -80,10 +80,10 @@ def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
 
 
 def shorten(name: str, width: int) -> str:
-    """Return a name with layers left out of its middle, ".." in their place, until it fits.
+    """Return a name with ".." for layers in its middle, so that it has at most `width` characters.
 
-    "/model/stages.2/blocks.1/Conv"  ->  "/model/../blocks.1/Conv". The first and last layer stay
-    longest; a single layer that is too long is cut inside.
+    "/model/stages.2/blocks.1/Conv"  ->  "/model/../blocks.1/Conv". The first and last layers are
+    kept as long as possible; if one layer alone is too long, its middle is replaced.
     """
     if len(name) <= width:
         return name
@@ -98,23 +98,26 @@ def shorten(name: str, width: int) -> str:
     return f"{name[:head]}{_GAP}{name[head + len(_GAP) - width :]}"
 
 
-# --- Numbers in text of other programs: digits of ASCII, and nothing between ------------------
-# Python's own ``float`` and ``int`` also take ``1_0`` for 10, and digits of every script.
+# --- Numbers in the text of other programs: only ASCII digits, without separators -------------
+# Python's ``float`` and ``int`` also accept ``1_0`` for 10, and the digits of every script.
 
 _FLOAT: Final = re.compile(
     r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE
 )
-# More digits than any number of ours has, and fewer than Python refuses to read.
+# More digits than any of our numbers has, and fewer than Python's limit for conversions.
 _INT: Final = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 def float_of(text: str) -> float:
-    """Return the number in a text, nan and inf too, ignoring spaces around it, or ValueError."""
+    """Return the number in `text`, ignoring surrounding spaces; nan and inf are allowed.
+
+    Raises ValueError if it is not a number.
+    """
     return float(_checked(_FLOAT, text))
 
 
 def int_of(text: str) -> int:
-    """Return the whole number in a text, ignoring spaces around it, or raise ValueError."""
+    """Return the integer in `text`, ignoring surrounding spaces; raise ValueError for others."""
     return int(_checked(_INT, text))
 
 

@@ -1,6 +1,6 @@
-"""The compiler: ONNX in, a pre-scheduled artifact out.
+"""The compiler: translates ONNX models to artifacts, which hold kernels and their launch order.
 
-May import `runtime` (to run what it compiled); never `modeld` or `tools`.
+It may import `runtime`, to run the compiled artifacts, but never `modeld` or `tools`.
 """
 
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel

@@ -1,4 +1,9 @@
-"""The front door compiles ONNX files to artifacts: one model, or a driving program of several."""
+"""Compiles ONNX files to artifacts. This is the compiler's public entry point.
+
+There is one function for each kind of program: a single model without driving conventions, a
+driving program of one to three models, and a driver monitoring model. Each returns a
+`CompiledModel`, which can build device binaries and write the artifact.
+"""
 
 from __future__ import annotations
 
@@ -35,52 +40,53 @@ from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.schedule_cache import EntryGraph, ScheduleCache
 
+# Called with the current step, the number of finished items and their total.
 Progress = Callable[[str, int, int], None]
-# May measure the loops of entries first.
+# Returns the table of loops for the entries; it can measure them first.
 Tables = Callable[[Mapping[str, EntryGraph], CompileContext], TunedTable]
 
 
 class CompileOptions(TypedDict, total=False):
-    """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
+    """The options that all `compile_*` functions take as keyword arguments."""
 
-    precision: str  # "fp32", or "fp16" for half storage (`scheduler.passes.halves.precision`)
-    halves: str  # "wide" (the default) or "exact", see `scheduler.passes.halves.half_arithmetic`
+    precision: str  # "fp32", or "fp16" to store fp16 (`scheduler.passes.halves.precision`)
+    halves: str  # "wide" (the default) or "exact"; see `scheduler.passes.halves.half_arithmetic`
     numerics: str  # "fast" (the default) or "strict", see `scheduler.passes.strict_numerics`
-    target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's
-    tables: Tables | None  # measured loops; None for the table that ships for the target
-    flags: Flags | None  # of the compiler; None for those of the environment
+    target: DeviceSpec | None  # see `scheduler.device.targets`; None for this machine's target
+    tables: Tables | None  # source of measured loops; None for the table shipped for the target
+    flags: Flags | None  # compiler flags; None for the environment's flags
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """A compiled model that is not written yet."""
+    """A compiled model that has not been written yet."""
 
-    manifest: dict[str, Any]  # manifest, data: for `runtime.write_artifact`, without binaries
-    data: bytes
-    arena_unplanned: int  # bytes the intermediates of the largest entry would take without reuse
-    notes: tuple[str, ...] = ()  # what was assumed about the models, one sentence each
-    # What it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
+    manifest: dict[str, Any]  # the manifest for `runtime.write_artifact`, without binaries
+    data: bytes  # the artifact's data: packed weights and reset values
+    arena_unplanned: int  # size of the largest entry's intermediates without reuse, in bytes
+    notes: tuple[str, ...] = ()  # assumptions about the models, one sentence each
+    # The source graph of each entry, by name; `scheduler.check.vectors` evaluates them.
     graphs: Mapping[str, EntryGraph] = field(default_factory=dict)
     sources: tuple[OnnxModel, ...] = ()  # the models, in run order
 
     @property
     def kernels(self) -> int:
-        """Distinct kernel functions."""
+        """The number of distinct kernel functions."""
         return len({k["name"] for k in self.manifest["kernels"]})
 
     def build(self, device: str | None = None, progress: Progress | None = None) -> CompiledModel:
         """Return the model with device binaries, built on a device of this machine.
 
-        They are taken of a program that has passed the self-test, where the model has one.
+        If the model has a self-test, only binaries of a program that passed it are used.
 
         Args:
-            device: as for `runtime.load_program`.
+            device: device name, as for `runtime.load_program`; None for the default device.
             progress: called with ("building kernels", done, total).
 
         Raises:
             NoDeviceError: there is no device.
             BuildError: a program does not build.
-            SelfTestError: the device computes something else than the model.
+            SelfTestError: the device's results differ from the model's.
         """
         chosen = choose_device(device)
         if progress is not None:
@@ -109,11 +115,11 @@ def compile_plain(
     bind: Mapping[str, int] | None = None,
     **options: Unpack[CompileOptions],
 ) -> CompiledModel:
-    """Compile one ONNX model without driving conventions; entry "run".
+    """Compile one ONNX model without driving conventions. The program has one entry, "run".
 
     Args:
-        source: ONNX file, or one that was read.
-        bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
+        source: an ONNX file, or a loaded model.
+        bind: sizes of symbolic dimensions by name, see `import_model`; all others become 1.
         options: see `CompileOptions`.
 
     Raises:
@@ -130,7 +136,7 @@ def compile_plain(
 def emitted_plain(
     imported: ImportedModel, context: CompileContext, tables: Tables | None = None
 ) -> Emitted:
-    """Return an artifact's data with the schedule of its entry "run", or raise SchedulerError."""
+    """Return the artifact's data and the schedule of its entry "run", or raise SchedulerError."""
     name = Path(imported.source.name).stem or "model"
     return _emitted({"run": _plain_graph(imported)}, context, name, "plain", tables)
 
@@ -152,13 +158,14 @@ def compile_driving(
 ) -> CompiledModel:
     """Compile the models of one interface to one driving program.
 
-    The interface fixes the sizes of all inputs; symbolic dimensions take them. Entries are "run"
-    and, where dropped frames only advance the queues, "prepare"; both take frames of any camera.
+    The interface fixes the sizes of all inputs, including symbolic dimensions. The program has the
+    entry "run". If dropped frames only advance the queues, it also has the entry "prepare". Both
+    accept frames of any size up to `capacity`.
 
     Args:
         models: one to three ONNX files, in any order.
-        interface: name of a revision; None to tell it by the models.
-        capacity: bytes of the largest camera frame that a run takes.
+        interface: name of a revision; None to detect it from the models.
+        capacity: size of the largest camera frame that a run accepts, in bytes.
         options: see `CompileOptions`.
 
     Raises:
@@ -181,11 +188,11 @@ def compile_monitoring(
     capacity: int = DEFAULT_CAPACITY,
     **options: Unpack[CompileOptions],
 ) -> CompiledModel:
-    """Compile a driver monitoring model; entry "run" of a frame of any size.
+    """Compile a driver monitoring model. The entry "run" accepts a frame of any size.
 
-    `interface` names a revision (default: detected from the outputs), `capacity` is the bytes of
-    the largest camera frame. Raises ModelError if the model is unusable, or does not have the
-    interface.
+    `interface` names a revision; by default it is detected from the outputs. `capacity` is the size
+    of the largest camera frame in bytes. Raises ModelError if the model is unusable or does not
+    match the interface.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     found = recognise_monitoring(model, interface)
@@ -197,9 +204,9 @@ def compile_monitoring(
 
 
 def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
-    """Return the sizes that a driving program gives the symbolic dimensions of one of its models.
+    """Return the sizes of a model's symbolic dimensions, by name, in a driving program.
 
-    There are none for a model that the interface does not have.
+    The result is empty if the model is not part of the interface.
     """
     names = {value.name for value in model.inputs}
     known = next((part.inputs for part in interface.models if set(part.inputs) == names), None)
@@ -232,6 +239,7 @@ def _emitted(
     kind: str,
     tables: Tables | None,
 ) -> Emitted:
+    """Compile entries with the cache, and check the limits of the target."""
     tuned = None if tables is None else tables(entries, context)
     if tuned is not None and context.flags.tuned:
         context = replace(context, tuned=tuned)
@@ -244,7 +252,8 @@ def _emitted(
 def _finish(
     emitted: Emitted, models: dict[str, OnnxModel], metadata: dict[str, Any]
 ) -> CompiledModel:
-    emitted.manifest["metadata"].update(metadata)  # beside what `emit` said
+    """Add metadata, models and lineage to the manifest of an emitted artifact."""
+    emitted.manifest["metadata"].update(metadata)  # keep the metadata that `emit` added
     for role, model in models.items():
         props = model.metadata_props
         emitted.manifest["models"].append(
@@ -263,7 +272,7 @@ def _finish(
 
 
 def _lineage_of(models: Mapping[str, OnnxModel]) -> dict[str, str]:
-    """Return who made the models and what they say of themselves, by ``ROLE.NAME``."""
+    """Return the models' producers and metadata, with keys ``ROLE.NAME``."""
     found: dict[str, str] = {}
     for role, model in models.items():
         proto = model.proto

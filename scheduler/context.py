@@ -1,7 +1,9 @@
-"""A CompileContext holds all that a compilation depends on beside its graph.
+"""The compile context: everything besides the graph that a compilation depends on.
+
+It holds the target device, the flags, the numeric modes and the table of measured loops.
 
 context = context_for(SPECS["adreno"], precision="fp16")       # with the environment's flags
-context = CompileContext(spec=SPECS["adreno"])                 # without
+context = CompileContext(spec=SPECS["adreno"])                 # without them
 schedule(outputs, context=context)
 """
 
@@ -18,44 +20,49 @@ from scheduler.flags import Flags
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 
-# Half storage is asked for by name, see `scheduler.passes.halves.precision`.
+# fp16 storage is not the default; see `scheduler.passes.halves.precision`.
 FP32: Final = "fp32"
-# What arithmetic on halves means: rounded after every operation, or where a half has to be there.
+# fp16 arithmetic: EXACT rounds after every operation, WIDE only where a value must be fp16.
 EXACT: Final = "exact"
 WIDE: Final = "wide"
 HALVES: Final = (WIDE, EXACT)
-# What sums of floats mean: whatever order is fast on a device, or one order on all of them.
+# Order of float sums: FAST uses the fastest order of each device, STRICT one order on all devices.
 FAST: Final = "fast"
 STRICT: Final = "strict"
 NUMERICS: Final = (FAST, STRICT)
-# Flags that change what is said of a compilation, not its result.
-_SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
+# Flags that change only diagnostic output, not the result of a compilation.
+_DIAGNOSTIC_FLAGS: Final = frozenset({"debug", "viz", "schedule_cache"})
 
 
 @dataclass(slots=True)
 class Stages:
-    """One graph on its way through the passes."""
+    """The snapshots of one graph, taken before the first pass and after each pass."""
 
-    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)  # input first
+    # name and roots of each stage; the input comes first
+    graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
     origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes of all stages
 
     def add(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
-        """Keep the roots of a stage; they keep their graph."""
+        """Append a stage. Its roots keep the whole graph of that stage alive."""
         self.graphs.append((name, tuple(roots)))
         self.origins = origins
 
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """All that decides a compilation beside the graph; raises SchedulerError for a misfit."""
+    """Everything besides the graph that a compilation depends on.
 
-    spec: DeviceSpec = DEFAULT  # the kind of device, with the limits of its kernels
-    flags: Flags = field(default_factory=Flags)  # what the environment, or a caller, asks for
-    precision: str = FP32  # "fp32", or "fp16" for half storage
-    halves: str = WIDE  # "wide" or "exact": what arithmetic on halves means
-    numerics: str = FAST  # "fast" or "strict": what sums of floats mean
-    tuned: TunedTable = EMPTY  # loops that were measured, by kernel
-    stages: Stages | None = None  # is told the graph after each pass; None where nobody looks
+    Raises SchedulerError if `numerics` is unknown or the device does not support it.
+    """
+
+    spec: DeviceSpec = DEFAULT  # the kind of device, including the limits of its kernels
+    # compiler flags, from the environment or from a caller
+    flags: Flags = field(default_factory=Flags)
+    precision: str = FP32  # "fp32", or "fp16" to store fp16
+    halves: str = WIDE  # "wide" or "exact": when fp16 arithmetic rounds
+    numerics: str = FAST  # "fast" or "strict": the order of float sums
+    tuned: TunedTable = EMPTY  # measured loops, by kernel
+    stages: Stages | None = None  # records the graph after each pass; None to record nothing
 
     def __post_init__(self) -> None:
         if self.numerics not in NUMERICS:
@@ -70,17 +77,17 @@ class CompileContext:
 
     @property
     def is_strict(self) -> bool:
-        """Whether results are to be the same bytes on all devices."""
+        """Whether results must be the same bytes on all devices."""
         return self.numerics == STRICT
 
     @property
     def limits(self) -> Limits:
-        """What one kernel may need on the device."""
+        """The device's limits for one kernel."""
         return self.spec.limits
 
     def key(self) -> tuple[object, ...]:
-        """Return what caches tell contexts apart by: all that may change a result."""
-        names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
+        """Return a key of everything in the context that can change a result, for caches."""
+        names = [f.name for f in fields(self.flags) if f.name not in _DIAGNOSTIC_FLAGS]
         decisive = tuple((name, getattr(self.flags, name)) for name in names)
         return (
             self.spec.key(),
@@ -92,7 +99,7 @@ class CompileContext:
         )
 
 
-# The row `cpu`, whatever the environment says.
+# The context of the device row `cpu`, independent of the environment.
 DEFAULT_CONTEXT: Final = CompileContext()
 
 
@@ -105,11 +112,12 @@ def context_for(
     numerics: str = FAST,
     tuned: TunedTable | None = None,
 ) -> CompileContext:
-    """Return the context of a compilation, with what the flags say in force.
+    """Return the context of a compilation, with the flags applied to its other fields.
 
-    `flags.max_kernel_buffers` wins over the spec's number of buffers. Without `tuned` loops the
-    table that ships for the target is used, unless flags forbid it. Raises SchedulerError if
-    MAX_KERNEL_BUFFERS is no number or too small, or if the device has no strict numerics.
+    `flags.max_kernel_buffers` overrides the spec's number of buffers. If `tuned` is None, the table
+    shipped for the target is used. If the flags disable tuning, no table is used. Raises
+    SchedulerError if MAX_KERNEL_BUFFERS is not a number or is too small, or if the device does not
+    support strict numerics.
     """
     flags = Flags.from_environment() if flags is None else flags
     if not flags.tuned:

@@ -1,27 +1,27 @@
-"""The exceptions of the compiler, each with the exit code of the command line.
+"""The compiler's exceptions, each with its exit code for the command line.
 
 SchedulerError
-├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
-├── InternalError          a translator of ONNX nodes has a defect: ours, not the model's
+├── VerifyError            an IR invariant is broken: a compiler bug, not a fault of the model
+├── InternalError          a translator of ONNX nodes has a bug; the model is not at fault
 ├── LoweringError          a kernel cannot be generated
-├── DeviceLimitError       an artifact needs more than its target has
-├── SelfCheckError         a compiled model does not compute what the model says
+├── DeviceLimitError       an artifact exceeds a limit of its target
+├── SelfCheckError         a compiled model's results differ from the model's
 └── ModelError             the user's model cannot be used
-    ├── UnsupportedOpError every operator we cannot translate, all at once
-    ├── DynamicInputError  what has to be known while compiling depends on inputs of the model
-    ├── TensorIndexError   an index or an axis that a tensor does not have; an IndexError too
-    ├── TensorTypeError    a tensor used as what it is not, or beside what is none; a TypeError too
-    └── TensorCopyError    values that only a copy can hold; a ValueError and a BufferError too
+    ├── UnsupportedOpError the model has operators without a translator; lists all of them
+    ├── DynamicInputError  a value needed at compile time depends on inputs of the model
+    ├── TensorIndexError   a tensor has no such index or axis; also an IndexError
+    ├── TensorTypeError    a tensor or an operand has the wrong type; also a TypeError
+    └── TensorCopyError    no array holds the values; also a ValueError and a BufferError
 
-The last three are what protocols ask for: a sequence ends at its first IndexError, numpy expects a
-ValueError where it must not copy, DLPack a BufferError.
+Protocols require the built-in bases of the last three: iteration over a sequence ends at the first
+IndexError, numpy expects a ValueError if it must not copy, and DLPack expects a BufferError.
 """
 
 from __future__ import annotations
 
 
 class SchedulerError(Exception):
-    """Base of all compiler errors; `exit_code` is what the command line exits with."""
+    """The base class of all compiler errors; `exit_code` is the exit code of the command line."""
 
     exit_code = 4
 
@@ -31,7 +31,7 @@ class VerifyError(SchedulerError):
 
 
 class InternalError(SchedulerError):
-    """The compiler has a defect; the message names the node that shows it."""
+    """The compiler has a bug; the message names the ONNX node that triggers it."""
 
     exit_code = 1
 
@@ -41,18 +41,18 @@ class LoweringError(SchedulerError):
 
 
 class ModelError(SchedulerError):
-    """The ONNX model is unreadable or asks for something that does not exist."""
+    """The ONNX model is unreadable or refers to something that does not exist."""
 
 
 class UnsupportedOpError(ModelError):
-    """The model uses operators without a translator; lists each with its node name."""
+    """The model uses operators without a translator; the message lists each with its node."""
 
 
 class DynamicInputError(ModelError):
-    """A shape, axes, a count must be known while compiling, but depends on run-time data.
+    """A value needed at compile time, such as a shape or axes, depends on run-time data.
 
-    `value` names it in the graph; it is computed from `inputs` of the model, () if they are
-    unknown.
+    `value` is its name in the graph. `inputs` names the model inputs it is computed from; it is ()
+    if they are unknown.
     """
 
     def __init__(self, message: str, value: str, inputs: tuple[str, ...] = ()) -> None:
@@ -66,15 +66,15 @@ class TensorIndexError(ModelError, IndexError):
 
 
 class TensorTypeError(ModelError, TypeError):
-    """A tensor is used as a number, a size or a sequence that it is not, or meets no operand."""
+    """A tensor is used as a number, size or sequence that it is not, or has an unusable operand."""
 
 
 class TensorCopyError(ModelError, ValueError, BufferError):
-    """The values of a tensor were asked for without a copy, and there is no array of them."""
+    """A tensor's values were requested without a copy, but no array holds them."""
 
 
 class DeviceLimitError(SchedulerError):
-    """What was compiled does not fit the target; `limit` names which of its limits is broken."""
+    """An artifact does not fit its target; `limit` is the name of the exceeded limit."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)
@@ -82,6 +82,6 @@ class DeviceLimitError(SchedulerError):
 
 
 class SelfCheckError(SchedulerError):
-    """A compiled model failed its self-check; says which output, how far off, and what to try."""
+    """A compiled model failed its self-check; the message names the output, the error and a fix."""
 
     exit_code = 1

@@ -1,7 +1,7 @@
-"""The environment variables of the compiler are all read, typed and documented here.
+"""The compiler's environment variables: reads, types and documents all of them.
 
-`Flags.from_environment` reads them once, where a compilation begins; everything below takes a
-`Flags` value. What each variable means to a user stands in docs/env-vars.md.
+`Flags.from_environment` reads them once at the start of a compilation. All other code receives a
+`Flags` value. docs/env-vars.md explains each variable to users.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ SCHEDULE_CACHE = "SCHEDULE_CACHE"
 MAX_KERNEL_BUFFERS = "MAX_KERNEL_BUFFERS"
 TUNED = "TUNED"
 
-# Where VIZ=1 writes its pages.
+# The directory of the pages that VIZ=1 writes.
 VIZ_DIRECTORY = Path("build")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# Characters of a page's name that come from a model; file systems take 255 bytes in all.
+# The most characters of a page's name that come from a model; file systems allow 255 bytes.
 _MAX_NAME = 60
 
 
 class Level(IntEnum):
-    """The steps of the DEBUG ladder; each includes those below it."""
+    """The levels of the DEBUG variable; each includes those below it."""
 
-    SUMMARY = 1  # verify after each pass; a line per schedule: launches, work, memory
+    SUMMARY = 1  # verify after each pass; one line per schedule: launches, work, memory
     TABLE = 2  # the kernel table
-    LOOPS = 3  # loops chosen per kernel: vector, lanes, tiles, hoisted, across, unroll
+    LOOPS = 3  # the loops chosen for each kernel: vector, lanes, tiles, hoisted, across, unroll
     SOURCE = 4  # OpenCL C of each kernel
     IR = 5  # the graph after each pass
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One variable: its name, what values it takes, its value when unset, what it does."""
+    """One environment variable: its name, allowed values, default and meaning."""
 
     name: str
     values: str
@@ -52,27 +52,27 @@ FLAGS = (
     Flag(DEBUG, "0 to 5", "0", "how much the compiler checks and logs, see Level"),
     Flag(VIZ, "0, 1 or a path", "0", "write a page that shows passes, kernels and memory"),
     Flag(FLOAT_UNSAFE, "0 or 1", "0", "fold x * 0, x - x, a / a and (a * b) / b for floats too"),
-    Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see scheduler.schedule_cache"),
+    Flag(SCHEDULE_CACHE, "0 or 1", "1", "cache compiled graphs, see scheduler.schedule_cache"),
     Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see scheduler.device.spec"),
-    Flag(TUNED, "0 or 1", "1", "take loops from tables of measured ones"),
+    Flag(TUNED, "0 or 1", "1", "use tables of measured loops"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The values of the variables, read once."""
+    """The values of the environment variables, read once."""
 
-    debug: int = 0  # step of the DEBUG ladder, 0 for off
-    viz: str = ""  # what VIZ asks for, see `viz_path`
-    # x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
+    debug: int = 0  # DEBUG level, 0 for off
+    viz: str = ""  # value of VIZ, see `viz_path`
+    # Also for floats, fold x * 0 to 0, x - x to 0, a / a to 1 and (a * b) / b to a.
     float_unsafe: bool = False
-    schedule_cache: bool = True  # compiled graphs are kept and taken again
-    max_kernel_buffers: int | None = None  # buffers per kernel; None if only the device says
-    tuned: bool = True  # tables of measured loops are used
+    schedule_cache: bool = True  # whether compiled graphs are cached
+    max_kernel_buffers: int | None = None  # most buffers per kernel; None for the device's limit
+    tuned: bool = True  # whether tables of measured loops are used
 
     @classmethod
     def from_environment(cls) -> Flags:
-        """Return the environment's flags; raise SchedulerError for a value that is no number."""
+        """Return the environment's flags; raise SchedulerError if a number is malformed."""
         return cls(
             _level(os.environ.get(DEBUG, "").strip()),
             os.environ.get(VIZ, "").strip(),
@@ -84,13 +84,13 @@ class Flags:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody wants to see the compiler at work, so that it has to work."""
+        """Whether the user wants to watch the compiler, so that caches must not be used."""
         return self.debug > 0 or self.viz not in ("", "0")
 
     def viz_path(self, name: str) -> Path | None:
-        """Return where the page on what is called `name` goes, None if there is to be none.
+        """Return the path of the page for the schedule called `name`, or None if VIZ is off.
 
-        "1" is build/viz-<name>.html; any other value but "" and "0" is the path itself.
+        For VIZ=1 it is build/viz-<name>.html. Any other value except "" and "0" is itself the path.
         """
         if self.viz in ("", "0"):
             return None
@@ -100,19 +100,19 @@ class Flags:
 
     @property
     def viz_file(self) -> Path | None:
-        """The path that VIZ names; None where it names none, or leaves the name to us."""
+        """The path given in VIZ, or None if VIZ is off or 1."""
         return None if self.viz in ("", "0", "1") else Path(self.viz)
 
 
 def _level(text: str) -> int:
-    """Return the step of the DEBUG ladder, 0 for off; words that other programs take count as 1."""
+    """Return the DEBUG level, 0 for off. Words, which other programs accept, count as 1."""
     if not text:
         return 0
     return min(int(text), int(max(Level))) if text.isdecimal() else 1
 
 
 def _buffers(text: str) -> int | None:
-    """Return how many buffers a kernel may have (None: the device's), or raise SchedulerError."""
+    """Return the most buffers of a kernel, None for the device's limit, or raise SchedulerError."""
     if not text:
         return None
     if not text.isdecimal():

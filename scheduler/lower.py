@@ -1,4 +1,9 @@
-"""Lower a list of kernels: choose vector and layout of results, merge ranges, schedule, render."""
+"""Lowers a list of kernels to OpenCL C.
+
+For each kernel this chooses the vectorized range and the memory layout of the results, merges
+ranges, chooses the loops and renders the text. Layouts and loops depend on neighboring kernels, so
+all kernels of an entry are lowered together.
+"""
 
 from __future__ import annotations
 
@@ -48,55 +53,56 @@ MAX_OFFSET = ixs.LARGEST
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel as OpenCL C, how it came about, and what its launch needs."""
+    """A kernel as OpenCL C, with its loops and the data that its launch needs."""
 
-    kernel: Kernel  # what was lowered
-    # What was rendered of it. It writes the kernel's targets, or the BUFFER of the state where an
-    # ASSIGN is done in place.
+    kernel: Kernel  # the kernel before lowering
+    # The rendered text. It writes the kernel's targets. For an ASSIGN in place, it writes the
+    # BUFFER of the state.
     code: KernelCode
-    flops: int  # static estimate
-    kind: str  # "contract", "reduce", "map" or "custom"; only a name for people
-    nests: tuple[Nest, ...] = ()  # with the loops chosen for each; a custom kernel has none
-    in_place_of: Node | None = None  # whose storage the result takes over; it is read last
+    flops: int  # arithmetic operations of one run, estimated statically
+    kind: str  # "contract", "reduce", "map" or "custom", for display only
+    nests: tuple[Nest, ...] = ()  # the loop nests with their chosen loops; a custom kernel has none
+    # the node whose storage the result reuses; this is its last read
+    in_place_of: Node | None = None
 
     @property
     def storage(self) -> tuple[Node, ...]:
-        """Nodes whose storage the kernel writes, in parameter order."""
+        """The nodes whose storage the kernel writes, in parameter order."""
         return self.code.storage
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """What is bound after the storage, in parameter order."""
+        """The arguments bound after the storage, in parameter order."""
         return self.code.arguments
 
     @property
     def items(self) -> int:
-        """Work-items that have something to do."""
+        """The number of work-items that have work to do."""
         return self.code.items
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """Vector widths used."""
+        """The vector widths in use."""
         return self.code.lanes
 
     @property
     def text(self) -> str:
-        """The kernel in C, without what stands before its parameters."""
+        """The kernel's C text, without the declarations above its parameter list."""
         return self.code.text
 
 
 class _Program:
-    """What lowering one kernel needs to know of the others.
+    """The data about all kernels of an entry that the lowering of one kernel needs.
 
     Attributes:
-        layouts: of intermediates lowered so far.
+        layouts: memory layout of each intermediate lowered so far.
         direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
-        free: those of them whose layout is up to the kernel that writes them.
-        plain: those that cannot be images.
-        last_read: position of the last kernel that reads a node.
-        images: which of them are images; None where the device reads buffers only.
-        read_along: the axis of a node that contractions walk, four elements to a texel.
+        free: nodes of the arena whose layout the writing kernel may choose.
+        plain: nodes that cannot be images.
+        last_read: position of the last kernel that reads each node.
+        images: plan of which nodes are images; None if the device reads buffers only.
+        read_along: the axis of each node along which contractions read four elements per texel.
     """
 
     def __init__(
@@ -112,46 +118,46 @@ class _Program:
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
         self.arena = frozenset(intermediates(kernels, outputs))
-        # The source of a custom kernel says where elements are: row-major.
+        # The source text of a custom kernel assumes row-major elements.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
-        # Words are neighbours along the last axis.
+        # A WORDS load reads neighbors along the last axis.
         words = {n.src[0].src[0] for k in kernels for n in k.loads if n.src[0].op is Op.WORDS}
-        # A state has the layout that its caller reads and writes, so it is not free.
+        # The caller of a state reads and writes it in a fixed layout, so it is not free.
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom - words
-        # A copy in another order of axes was made for that order.
+        # A copy in another order of axes exists for that order.
         self.free -= {t for t in self.free if t.op is Op.CONTIGUOUS and t.src[0].op is Op.PERMUTE}
-        # What an epilogue of a custom kernel reads is a buffer, in any order.
+        # The epilogue of a custom kernel reads buffers, in any layout.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
         self.read_along = {} if images is None else contracted_axes(kernels)
 
     def lay_out(self, store: PlacedStore, vector: Atom | None) -> None:
-        """Give a result the layout that its lanes want, and make it an image if it may be one."""
+        """Give a result the layout that suits its lanes, and make it an image if possible."""
         self.layouts[store.target] = _layout(store, vector)
         if self.images is not None and store.target not in self.plain:
             self.images.offer(store, self.layouts[store.target])
 
     def in_place_of(self, position: int, kernel: Kernel, nest: Nest) -> Node | None:
-        """Return an intermediate, read last here, whose storage the only result may take."""
+        """Return a node that is read last here and whose storage the only result may overwrite."""
         images = frozenset(self.images.tensors) if self.images is not None else frozenset[Node]()
         mine = self.arena - images
-        # An overlapping last block would compute elements again, from overwritten sources.
+        # An overlapping last block would recompute elements from overwritten sources.
         if len(kernel.targets) > 1 or kernel.targets[0] not in mine or not is_exact(nest.schedule):
             return None
         (store,) = nest.body.stores
         free = (r for r in kernel.reads if r in mine and self.last_read[r] == position)
-        # The planner of the arena gives each storage one size.
-        alike = (r for r in free if _size(r) == _size(store.target))
-        return next((r for r in alike if _overwrites(nest.body, store, r)), None)
+        # The arena planner gives each storage one size.
+        same_size = (r for r in free if _size(r) == _size(store.target))
+        return next((r for r in same_size if _overwrites(nest.body, store, r)), None)
 
 
 def lower_kernels(
     kernels: Sequence[Kernel], outputs: Sequence[Node], context: CompileContext
 ) -> list[LoweredKernel] | Refused:
-    """Lower kernels in running order; return the first one that has no rendering, if there is one.
+    """Lower kernels in running order, or return the first one that cannot be rendered.
 
     Outputs are stored row-major.
     """
-    # Layouts and loops are found anew in each round.
+    # Each round chooses all layouts and loops again.
     most = context.spec.images
     images = None if most is None else ImagePlan(most)
     while True:
@@ -161,32 +167,32 @@ def lower_kernels(
         while position < len(kernels):
             kernel = kernels[position]
             try:
-                found = _in_bands(program, position) or _alone(program, position)
+                found = _lower_in_bands(program, position) or _lower_one(program, position)
             except LoweringError as error:
                 return Refused(kernel, str(error))
             lowered.extend(found.launches)
             position += found.kernels
-        # A reader may find that what it reads is better a buffer, and the writer came before. Each
-        # round takes images away and adds none, so this ends, always in the same way.
+        # A kernel may find that a node it reads should be a buffer, after its writer was lowered.
+        # Each round removes images and adds none, so the loop ends, and is deterministic.
         images = None if images is None else images.again()
         if images is None:
             return lowered
 
 
-class _Found(NamedTuple):
-    """The launches that the next so many kernels became."""
+class _Launches(NamedTuple):
+    """Launches, and the number of kernels that they cover."""
 
     launches: list[LoweredKernel]
     kernels: int
 
 
-def _alone(program: _Program, position: int) -> _Found:
+def _lower_one(program: _Program, position: int) -> _Launches:
     parts = _parts(program, program.kernels[position])
-    return _Found([_lower(program, position, part) for part in parts], 1)
+    return _Launches([_lower(program, position, part) for part in parts], 1)
 
 
-def _in_bands(program: _Program, position: int) -> _Found | None:
-    """Lower a kernel and the next ones as one launch that does a band of rows after the other."""
+def _lower_in_bands(program: _Program, position: int) -> _Launches | None:
+    """Lower a kernel and its successors to one launch that processes one band of rows at a time."""
     spec, kernels = program.spec, program.kernels
     bands = bands_from(kernels, program.last_read, position, frozenset(program.free), spec)
     if bands is None:
@@ -211,22 +217,24 @@ def _in_bands(program: _Program, position: int) -> _Found | None:
     spare = _spare_buffers(whole, spec.limits)
     code = render([replace(nest, spare_buffers=spare) for nest in nests], bands)
     launches = [_lower(program, position, copy) for copy in copies]
-    return _Found([*launches, _lowered(whole, nests, code)], len(rest))
+    return _Launches([*launches, _lowered(whole, nests, code)], len(rest))
 
 
 def _parts(program: _Program, kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return a kernel, after kernels that copy an operand into a better order for it."""
     if kernel.custom is not None or program.images is not None:
         return (kernel,)
     return pack_operand(kernel, program.layouts, program.spec)
 
 
 def _lower(program: _Program, position: int, kernel: Kernel) -> LoweredKernel:
+    """Lower one kernel: choose its layouts and loops, and render it."""
     if kernel.custom is not None:
         return _lower_custom(program, kernel, kernel.custom)
     if len(kernel.bodies) > 1:
         _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
-    # Of several nests one may read what another one has overwritten.
+    # With several nests, one could read elements that another has overwritten.
     reused = program.in_place_of(position, kernel, *nests) if len(nests) == 1 else None
     code = render(nests)
     return replace(_lowered(kernel, nests, code), in_place_of=reused)
@@ -247,11 +255,11 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
 
 
 def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest:
-    """Choose layouts and loops of one loop nest, whose leading ranges count bands."""
+    """Choose layouts and loops of one loop nest; `bands` is the number of bands of rows."""
     spec = program.spec
-    # The parts may be better ranges for lanes.
+    # The parts of a split range can be better ranges for lanes.
     placed = _placed(program, body)
-    # What several loop nests write has a layout already.
+    # A result that several loop nests write already has a layout.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
     free = program.free & whole
     vector, lanes = choose_vector(placed, free, spec, program.read_along)
@@ -262,7 +270,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector, counting(placed.ranges, bands))
     placed = keep_whole_steps(group_factors(placed, vector))
-    # An ASSIGN in place writes the state itself, a parameter that is read too.
+    # An ASSIGN in place writes the state itself, which can be a parameter that is also read.
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
@@ -271,7 +279,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
         schedule = exact_schedule(placed, vector, lanes, spec)
     else:
         schedule = tuned_schedule(placed, vector, lanes, spec, program.context.tuned)
-    # Work-items of other nests would never reach the barriers of a work-group's tile.
+    # Work-items of other nests would never reach the barriers of a tile in local memory.
     if schedule.local is not None and len(kernel.bodies) > 1:
         schedule = simt.choose_schedule(placed, vector, lanes, spec, apart=True)
     for store, node in updated:
@@ -282,7 +290,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body, bands: int = 1) -> Nest
 
 
 def _overwrites(body: PlacedBody, store: PlacedStore, source: Node) -> bool:
-    """Whether a result may be stored over a source, now that both have their places."""
+    """Whether a placed result can be stored over a placed source."""
     return overwrites(body.value, body.ranges, store.offset, source, lambda n: n.arg.offset)
 
 
@@ -291,7 +299,7 @@ def _size(node: Node) -> tuple[int, int]:
 
 
 def _placed(program: _Program, body: Body) -> PlacedBody:
-    """Place a body, its ranges split where indices divide them."""
+    """Place a body, with its ranges split where indices divide them."""
     placed = place(body, program.layouts)
     lanes = wanted_range(placed, program.read_along)
     placed = split_ranges(placed, () if lanes is None else (lanes,))
@@ -299,10 +307,10 @@ def _placed(program: _Program, body: Body) -> PlacedBody:
 
 
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
-    """Choose the layout of what several loop nests write in parts: as the largest would like it."""
-    # Each larger one overrules the smaller ones.
+    """Choose the layout of results that several loop nests write: the one for the largest nest."""
+    # Larger nests come later and override the choice of smaller ones.
     bodies = sorted(kernel.bodies, key=lambda b: prod(r.size for r in b.ranges if r is not None))
-    for body in bodies:  # the largest has the last word
+    for body in bodies:
         for store in body.stores:
             if store.target in program.free:
                 placed = _placed(program, body)
@@ -313,8 +321,8 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
 
 
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
-    """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
-    # Each view of a weight may be packed in an order of its own: another argument.
+    """Return the number of arguments a loop nest may have in addition to those its body reads."""
+    # Each view of a weight can be packed in its own order, which needs another argument.
     read = {n if is_weight(n.src[0]) else n.src[0] for n in kernel.loads}
     free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
@@ -329,17 +337,17 @@ def _check_offsets(body: PlacedBody) -> None:
 
 
 def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
-    """Return the order of axes with the vector's axis innermost."""
+    """Return an order of axes with the vector's axis innermost, or row-major without a vector."""
     rank = len(store.index)
     if vector is None:
         return row_major(rank)
-    # Lanes are then consecutive.
+    # Then the lanes are consecutive in memory.
     inner = [a for a in range(rank) if ixs.coefficient(store.index[a], vector) != 0]
     return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
 
 
 def flops_of(body: PlacedBody) -> int:
-    """Return arithmetic operations of one run, everything hoisted; a multiply-add counts two."""
+    """Return the arithmetic operations of one run, with hoisting; a multiply-add counts as two."""
     total = 0
     depends = dependencies(body.value)
     for node in scalar_nodes(body.value):

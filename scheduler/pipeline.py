@@ -1,11 +1,12 @@
-"""The pipeline turns one graph into a Schedule: passes, storage, fusion, order, text, limits.
+"""Compiles one graph to a Schedule: graph passes, storage, fusion, order, rendering and limits.
 
-    named, roots = _passed(outputs, writes, context, origins)        graph -> graph
-    plan = store_plan(roots, context.spec)                           what is stored, and why
+    named, roots = _after_passes(outputs, writes, context, origins)  graph -> graph
+    plan = store_plan(roots, context.spec)                           stored nodes, with reasons
     kernels = make_kernels(plan, origins)                            built, fused, ordered
     lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
 
-As long as a kernel is refused, a plan that stores more follows.
+While a kernel cannot be rendered or exceeds a limit, this repeats with a plan that stores more
+nodes.
 """
 
 from __future__ import annotations
@@ -52,29 +53,29 @@ from scheduler.passes.split import split_concat, split_concat_sums, split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.passes.strict_numerics import canonical_sums, fixed_values
 from scheduler.passes.winograd import winograd
-from scheduler.passes.winograd_kernel import pays, pays_as_a_rule
+from scheduler.passes.winograd_kernel import pays, pays_on_all_cpus
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
-# Not run where weights are halves.
+# This pass does not run with fp16 weights.
 WINOGRAD: Final = "winograd"
 # The first stage: the graph before any pass.
 INPUT: Final = "input"
-# A systematic failure must come to an end; models have needed one or two splits.
+# Bounds the loop if splits never help. Models have needed one or two splits.
 MAX_ROUNDS: Final = 32
 
 
 def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
-    """Return name and function of all graph passes in order, each given what it needs."""
+    """Return the name and function of each graph pass, in order, bound to its options."""
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
-    # Not with half storage: the weights of fast convolutions are floats, 16 for 9.
-    worth = pays_as_a_rule if context.is_strict else pays
+    # Winograd needs fp32 storage: it turns 9 weights into 16 floats.
+    worth = pays_on_all_cpus if context.is_strict else pays
     fast = [(WINOGRAD, partial(winograd, spec=context.spec, worth=worth))]
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
-    # Sums of whole numbers are exact, with the instruction or without.
+    # Integer sums are exact, with or without the dot instruction.
     dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
-    # The interpreter that fills tables is the compiling machine's.
+    # Table values depend on the compiling machine, so strict numerics has no tables.
     tables = [("tables of bytes", partial(byte_tables, spec=context.spec))]
     return (
         ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
@@ -115,9 +116,9 @@ def schedule(
     Args:
         outputs: nodes to return, by name.
         states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
-        inputs: input BUFFER nodes in calling order; by default those the graph reads.
-        context: what the graph is compiled for.
-        origins: ONNX names of the nodes, for what is said about kernels.
+        inputs: input BUFFER nodes in calling order; by default all that the graph reads.
+        context: the target device and options.
+        origins: ONNX names of the nodes, for messages about kernels.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
@@ -128,15 +129,15 @@ def schedule(
     buffers = _input_buffers(outputs, writes, inputs)
     computed = {name: node for name, node in outputs.items() if all(node.shape)}
     origins = (origins or Origins()).over([*computed.values(), *writes])
-    named, roots = _passed(computed, writes, context, origins)
+    named, roots = _after_passes(computed, writes, context, origins)
     halves = context.halves if _has_halves([*outputs.values(), *writes]) else ""
     halved = _halved(roots, halves, context, origins)
     if halved is not None:
         roots = halved.roots
         named = dict(zip(named, roots, strict=False))  # the roots begin with the outputs
-    stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
-    asked = () if halved is None else halved.pins
-    plan = store_plan(roots, context.spec, dict.fromkeys(asked, "it is rounded to half"))
+    stored = {n: named[n] if n in named else _placeholder(outputs[n]) for n in outputs}
+    pinned = () if halved is None else halved.pins
+    plan = store_plan(roots, context.spec, dict.fromkeys(pinned, "it is rounded to half"))
     plan, lowered = _kernels(plan, list(stored.values()), context, origins)
     return Schedule(
         MappingProxyType(stored),
@@ -154,12 +155,12 @@ def schedule(
 def _kernels(
     plan: StorePlan, outputs: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[StorePlan, tuple[LoweredKernel, ...]]:
-    """Return the kernels of a graph, lowered: as few as can be, and as many as have to be.
+    """Return the final plan and the lowered kernels of a graph, with as few kernels as possible.
 
-    The plan that comes with them is the given one, or stores more.
+    The final plan is the given one, or stores more nodes.
 
-    Raises LoweringError with the origin of a kernel that has one operation, or that splits do not
-    help.
+    Raises LoweringError, with the kernel's origin, if a refused kernel is a single operation or is
+    still refused after the last split.
     """
     refused: Refused | None = None
     for _ in range(MAX_ROUNDS + 1):
@@ -172,7 +173,7 @@ def _kernels(
         more = None if refused is None else split(plan, refused, kernels)
         if more is not None:
             plan = more
-        elif whole is not None:  # `check_limits` names a limit that a single operation breaks
+        elif whole is not None:  # `check_limits` reports a limit that a single operation exceeds
             return plan, whole
         else:
             raise LoweringError(
@@ -189,28 +190,31 @@ def run_passes(
     context: CompileContext = DEFAULT_CONTEXT,
     origins: Origins | None = None,
 ) -> list[Node]:
-    """Return the roots after all graph passes; the context's stages see the graph after each.
+    """Return the roots after all graph passes; the context's stages record the graph after each.
 
-    `origins` (see `Origins.over`) follow the passes. Raises VerifyError if a pass broke the graph:
-    checked after each under DEBUG >= 1 and in tests, otherwise once at the end.
+    `origins` (see `Origins.over`) is updated after each pass. Raises VerifyError if a pass broke
+    the graph. This is checked after each pass under DEBUG >= 1 and in tests, otherwise once at the
+    end.
     """
     current = list(roots)
     origins = origins or Origins()
     check = context.flags.debug >= Level.SUMMARY
-    _tell(context, INPUT, current, origins)
+    _record_stage(context, INPUT, current, origins)
     for name, apply in passes(context):
         new = apply(current)
         current = [new[r] for r in current]
         origins.follow(new)
         if check:
             verify(current, name, origins)
-        _tell(context, name, current, origins)
+        _record_stage(context, name, current, origins)
     if not check:
         verify(current, "all passes", origins)
     return current
 
 
-def _tell(context: CompileContext, name: str, roots: Sequence[Node], origins: Origins) -> None:
+def _record_stage(
+    context: CompileContext, name: str, roots: Sequence[Node], origins: Origins
+) -> None:
     if context.stages is not None:
         context.stages.add(name, roots, origins)
 
@@ -221,14 +225,14 @@ def kernelize(
     context: CompileContext = DEFAULT_CONTEXT,
 ) -> tuple[dict[str, Node], list[Kernel]]:
     """Return the stored node of each output and the kernels in running order."""
-    named, roots = _passed(outputs, states, context, Origins())
+    named, roots = _after_passes(outputs, states, context, Origins())
     return named, make_kernels(store_plan(roots, context.spec))
 
 
 def _input_buffers(
     outputs: Mapping[str, Node], writes: Sequence[Node], inputs: Sequence[Node] | None
 ) -> tuple[Buffer, ...]:
-    """Return a caller's inputs, by default all; raise ModelError for equal names."""
+    """Return the caller's inputs, by default all; raise ModelError if two have the same name."""
     if inputs is None:
         order = toposort([*outputs.values(), *writes])
         inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]
@@ -239,7 +243,7 @@ def _input_buffers(
     return tuple(n.arg for n in inputs)
 
 
-def _passed(
+def _after_passes(
     outputs: Mapping[str, Node], states: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[dict[str, Node], list[Node]]:
     """Return the stored node of each output, and all nodes to compute, after the passes."""
@@ -247,7 +251,7 @@ def _passed(
     roots = run_passes([*outputs.values(), *states], context, origins)
     sinks: list[Node] = []
     for node in roots[: len(outputs)]:
-        # An output needs storage of its own: not a buffer's, not a state's, not another output's.
+        # An output needs its own storage, not shared with a buffer, a state or another output.
         shared = node in sinks or node.op in (Op.BUFFER, Op.CONST, Op.ASSIGN)
         sinks.append(_own_storage(node, sinks) if shared else node)
     named = dict(zip(outputs, sinks, strict=True))
@@ -257,7 +261,7 @@ def _passed(
 def _halved(
     roots: Sequence[Node], halves: str, context: CompileContext, origins: Origins
 ) -> Halved | None:
-    """Return the graph with half storage, or with weights stored as the halves that they were."""
+    """Return the graph with fp16 storage, or with weights that were fp16 stored as such."""
     spec = context.spec
     if context.precision != FP32:
         name = "half storage"
@@ -268,7 +272,7 @@ def _halved(
         return None
     origins.follow(halved.new)
     verify(halved.roots, name, origins)
-    _tell(context, name, halved.roots, origins)
+    _record_stage(context, name, halved.roots, origins)
     return halved
 
 
@@ -276,8 +280,8 @@ def _has_halves(roots: Sequence[Node]) -> bool:
     return any(node.dtype is dt.float16 for node in toposort(roots))
 
 
-def _unwritten(node: Node) -> Node:
-    """Return what stands for an output without elements: no kernel has anything to write there."""
+def _placeholder(node: Node) -> Node:
+    """Return a placeholder for an output without elements, which no kernel writes."""
     return make(Op.BUFFER, node.dtype, (), Buffer("output", "", node.shape, node.dtype))
 
 

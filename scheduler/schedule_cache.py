@@ -1,9 +1,9 @@
-"""The compilation cache keeps emitted entries in memory, and artifacts also on disk.
+"""The compilation cache: keeps emitted artifacts in memory and on disk, and schedules in memory.
 
     key = graph (structure, weights, ONNX names), options, context     in memory
           + source text of the compiler + versions                     on disk
 
-With DEBUG, VIZ or stages the compiler works, and nothing is taken from here.
+The cache is not used under DEBUG, under VIZ, or if the context records stages.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from scheduler.pipeline import schedule
 
 logger = logging.getLogger(__name__)
 
-# Of what is kept in memory, the least recently used goes first; chosen by hand.
+# Memory limits, chosen by hand; beyond them the least recently used values are dropped.
 MEMORY_BYTES: Final = 128 << 20
 MEMORY_ENTRIES: Final = 256
-# What a launch takes beside its weights: nodes, indices, loops, text. 70 kB each were counted for
-# the 56 launches of 8 transformer blocks (`benchmarks.scheduler_speed`).
+# Size of a launch without its weights: nodes, indices, loops, text. Measured as 70 kB each on the
+# 56 launches of 8 transformer blocks (`benchmarks.scheduler_speed`).
 _LAUNCH_BYTES: Final = 70_000
 
 T = TypeVar("T")
@@ -51,15 +51,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EntryGraph:
-    """What `schedule` is asked for, for one entry point."""
+    """The arguments of `schedule` for one entry point."""
 
     outputs: Mapping[str, Node]  # nodes by name
     states: Sequence[Node] = ()  # ASSIGN nodes to perform
-    inputs: Sequence[Node] | None = None  # in calling order; None for those the graph reads
+    inputs: Sequence[Node] | None = None  # in calling order; None for all that the graph reads
     origins: Origins = field(default_factory=Origins)  # ONNX names of the nodes
 
     def roots(self) -> list[tuple[str, Node]]:
-        """Return everything that defines the entry, each with what it is."""
+        """Return every node that defines the entry, each with a description of its role."""
         found = [(f"output {name!r}", node) for name, node in self.outputs.items()]
         found += [(f"state {i}", node) for i, node in enumerate(self.states)]
         if self.inputs is not None:
@@ -67,14 +67,14 @@ class EntryGraph:
         return found
 
     def schedule(self, context: CompileContext) -> Schedule:
-        """Compile it to kernels; raise SchedulerError as `scheduler.pipeline.schedule` does."""
+        """Compile to kernels; raise SchedulerError as `scheduler.pipeline.schedule` does."""
         if context.flags.is_watched:
-            context = replace(context, stages=Stages())  # of this entry alone
+            context = replace(context, stages=Stages())  # separate for each entry
         return schedule(self.outputs, self.states, self.inputs, context, self.origins)
 
 
 class Lru(Generic[T]):
-    """The values used last, bounded by count and by weight; safe to share between threads."""
+    """A least-recently-used cache, bounded by count and weight; safe to share between threads."""
 
     def __init__(self, entries: int, weight: int) -> None:
         self.max_entries, self.max_weight = entries, weight
@@ -86,7 +86,7 @@ class Lru(Generic[T]):
         return len(self._values)
 
     def get(self, key: object) -> T | None:
-        """Return a value, which is then the one used last."""
+        """Return a value and mark it as the most recently used."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -95,7 +95,7 @@ class Lru(Generic[T]):
             return found[0]
 
     def put(self, key: object, value: T, weight: int) -> None:
-        """Keep a value and drop the oldest ones beyond the bounds; a too heavy one is not kept."""
+        """Store a value and drop the oldest beyond the limits; skip a value that is too heavy."""
         if weight > self.max_weight:
             return
         with self._lock:
@@ -106,7 +106,7 @@ class Lru(Generic[T]):
                 self.weight -= self._values.popitem(last=False)[1][1]
 
 
-# An `Emitted` as bytes, as whoever gets one may change its manifest: the head, and the weights.
+# An `Emitted` as bytes (head, data), because callers may change the manifest that they get.
 _Frozen = tuple[bytes, bytes]
 
 
@@ -121,7 +121,7 @@ def _thaw(frozen: _Frozen) -> Emitted:
 
 
 class ScheduleCache:
-    """What one caller had compiled, in memory and, if it has a directory, on disk."""
+    """A cache of emitted artifacts and schedules, in memory and optionally on disk."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._store = None if directory is None else EntryStore(directory, "schedule")
@@ -137,7 +137,7 @@ class ScheduleCache:
         kind: str,
         options: str = "",
     ) -> Emitted:
-        """Do what `compile_entries` does, or return what that gave before; the caller owns it."""
+        """Return what `compile_entries` returns, from the cache if possible; the caller owns it."""
         key = _request(entries, context, (name, kind, options))
         if key is None:
             return compile_entries(entries, context, name=name, kind=kind, options=options)
@@ -160,14 +160,14 @@ class ScheduleCache:
         return made
 
     def schedule(self, graph: EntryGraph, context: CompileContext) -> Schedule:
-        """Return the schedule of a graph, the one made before if its nodes are the very same."""
+        """Return the schedule of a graph, from the cache if its nodes are the identical objects."""
         if context.flags.is_watched:
             name = "-".join(graph.outputs) or "states"
             return compile_entries({"run": graph}, context, name=name, kind="plain").plans["run"]
         request = _request({"": graph}, context, ())
         if request is None:
             return graph.schedule(context)
-        # Equal structure is not enough here: the result holds nodes, the caller's own.
+        # Equal structure is not enough here, because the result refers to the caller's nodes.
         key = (request, tuple(node for _, node in graph.roots()))
         plan = self._schedules.get(key)
         if plan is None:
@@ -184,10 +184,11 @@ def compile_entries(
     kind: str,
     options: str = "",
 ) -> Emitted:
-    """Schedule, lower and emit entries (by name), and show what DEBUG and VIZ ask for.
+    """Schedule, lower and emit the named entries, and write the output for DEBUG and VIZ.
 
-    States and weights that entries share are stored once. `kind` is "plain" or "driving", `options`
-    go to the OpenCL compiler. Raises SchedulerError if a graph cannot be scheduled or lowered.
+    States and weights that entries share are stored once. `kind` is "plain", "driving" or
+    "monitoring". `options` are passed to the OpenCL compiler. Raises SchedulerError if a graph
+    cannot be scheduled or lowered.
     """
     logger.debug("%s: compiled", name)
     plans = {entry: graph.schedule(context) for entry, graph in entries.items()}
@@ -197,7 +198,7 @@ def compile_entries(
 
 
 def _bytes_of(graph: EntryGraph, plan: Schedule) -> int:
-    """Return the bytes that a schedule keeps alive, weights of the graph and packed ones, too."""
+    """Return the bytes that a schedule keeps alive, including original and packed weights."""
     leaves = (n for n in toposort([n for _, n in graph.roots()]) if n.op is Op.BUFFER)
     given = sum(n.dtype.itemsize * prod(n.shape) for n in leaves if n.arg.kind == "weight")
     bound = {id(a): a for kernel in plan.lowered for a in kernel.arguments}
@@ -211,7 +212,7 @@ def _bytes_of(graph: EntryGraph, plan: Schedule) -> int:
 def _request(
     entries: Mapping[str, EntryGraph], context: CompileContext, options: tuple[str, ...]
 ) -> str | None:
-    """Return the key of a request; None where nothing may be kept."""
+    """Return the key of a request, or None if its result must not be cached."""
     flags = context.flags
     if not flags.schedule_cache or flags.is_watched or context.stages is not None:
         return None
@@ -250,14 +251,14 @@ def _stamps() -> tuple[tuple[int, int], ...] | None:
     return tuple((s.st_mtime_ns, s.st_size) for s in found)
 
 
-# Taken when the compiler is loaded: source text that changed later is not what is running.
+# Recorded on import: source files that change later differ from the running code.
 _LOADED: Final = _stamps()
 
 
 def compiler_version() -> str | None:
-    """Return the digest of this compiler's source text and of the versions beside it.
+    """Return a digest of the compiler's source text and of the versions it depends on.
 
-    None if the text is not that of the running code: it has changed since, or is not there.
+    None if the source files are missing or have changed since the running code was loaded.
     """
     if not _SOURCES or _LOADED is None or _stamps() != _LOADED:
         return None
@@ -275,7 +276,7 @@ def _version() -> str:
         package = importlib.metadata.version("modeld")
     except importlib.metadata.PackageNotFoundError:
         package = ""  # a source tree that is not installed
-    # numpy folds constants: other versions may round differently.
+    # numpy folds constants, and other versions may round differently.
     digest.update(f"{package} {FORMAT} {ABI} {np.__version__}".encode())
     return digest.hexdigest()
 
@@ -292,7 +293,9 @@ def _read(store: EntryStore, key: str) -> tuple[_Frozen, Emitted] | None:
     try:
         return frozen, _thaw(frozen)
     except (PlainPickleError, KeyError, TypeError) as error:
-        # The digest was right, so this was written so: not by this version.
-        logger.warning("%s/%s: no schedule (%s); making it again", store.directory, key, error)
+        # The digest matched, so the entry is intact but another version wrote it.
+        logger.warning(
+            "%s/%s: not a valid schedule (%s); compiling again", store.directory, key, error
+        )
         store.remove(key)
         return None

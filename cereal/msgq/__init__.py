@@ -1,5 +1,6 @@
-"""The ring of msgq: messages of one service in shared memory, as openpilot's processes have it.
+"""msgq rings: the shared memory through which openpilot's processes exchange messages.
 
-One writer, at most 15 readers; the writer never waits for a reader. Layout: `layout`;
-rules: docs/formats/bus.md#rings-of-messages.
+Each service has one ring with one writer and at most 15 readers. The writer never waits for a
+reader. See `cereal.msgq.ring` for the layout and docs/formats/bus.md#rings-of-messages for the
+rules.
 """

@@ -1,9 +1,9 @@
-"""A ring of messages: its bytes, the accesses that its algorithm is made of, and its two ends.
+"""The algorithm of a msgq ring: its layout, its reader and its writer.
 
-A ring file is a header of 48 words and the data. Words are 64 bits, little endian. A pointer is a
-cycle, how often the ring has been gone round, in the upper half, and an offset into the data in the
-lower. A record is the size of the message as a signed word, and the message, filled up to whole
-words; a size of `WRAP` says that the next record is at offset 0. Source: msgq, 2024-2026.
+A ring file is a header of 48 words, followed by the data. Words are 64 bits, little endian. A
+pointer has a cycle in its upper half, which counts the passes through the ring, and an offset into
+the data in its lower half. A record is the message size as a signed word, then the message, padded
+to whole words. The size `WRAP` means that the next record is at offset 0. Source: msgq, 2024-2026.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 MAX_READERS: Final = 15
 HEADER_WORDS: Final = 48
 HEADER_BYTES: Final = 8 * HEADER_WORDS
-# Indices of words.
+# Indices of header words.
 NUM_READERS: Final = 0
 WRITE_POINTER: Final = 1
 WRITE_UID: Final = 2
@@ -22,13 +22,13 @@ READ_UID: Final = READ_VALID + MAX_READERS
 
 SIZE_BYTES: Final = 8
 WRAP: Final = -1
-# The writer wants room for three messages, so that a reader has time for one of them.
+# Three of the largest messages fit into a ring, so that a reader has time to read one.
 MESSAGES_THAT_FIT: Final = 3
 OFFSET_MASK: Final = 0xFFFFFFFF
 
 
 class Words(Protocol):
-    """Words of 64 bits; each access is one instruction."""
+    """64-bit words. Each access is a single instruction."""
 
     def __getitem__(self, index: int, /) -> int:
         """Read a word."""
@@ -42,11 +42,11 @@ class Words(Protocol):
 class Memory(Protocol):
     """A mapped ring.
 
-    Other processes may access it between any two accesses of ours. A record of the data begins with
-    its size.
+    Other processes may access it between any two of our accesses. Each record in the data begins
+    with its size.
     """
 
-    size: int  # bytes of data
+    size: int  # number of data bytes
 
     @property
     def words(self) -> Words:
@@ -57,15 +57,15 @@ class Memory(Protocol):
         """The data, in signed words."""
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return a copy of bytes of the data."""
+        """Return a copy of `count` bytes of the data, starting at `offset`."""
         ...
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes of the data."""
+        """Write `data` at `offset` of the ring's data."""
         ...
 
     def fence(self) -> None:
-        """Order all accesses before with all after, for other processes."""
+        """Order all earlier accesses before all later ones, as seen by other processes."""
         ...
 
 
@@ -75,7 +75,7 @@ def _after_wrap(pointer: int) -> int:
 
 
 def _can_be_unread(pointer: int, head: int) -> bool:
-    """Return whether the ring still holds all from a reader's pointer to the writer's, `head`."""
+    """Return whether the data from a reader's pointer to the writer's, `head`, is still there."""
     cycles = (head >> 32) - (pointer >> 32) & OFFSET_MASK
     if cycles == 0:
         return pointer <= head
@@ -83,34 +83,34 @@ def _can_be_unread(pointer: int, head: int) -> bool:
 
 
 def _record_bytes(count: int) -> int:
-    """Return the bytes that a message of `count` bytes takes."""
+    """Return the size of the record for a message of `count` bytes."""
     return count + SIZE_BYTES + 7 & ~7
 
 
 def largest_message(size: int) -> int:
-    """Return the bytes of the largest message that a ring of `size` bytes takes."""
+    """Return the size of the largest message that fits a ring of `size` data bytes."""
     return (size // MESSAGES_THAT_FIT & ~7) - SIZE_BYTES
 
 
 def _is_inside(offset: int, size: int) -> bool:
-    """Return whether an offset can be where a record begins."""
+    """Return whether a record can begin at `offset`."""
     return offset % 8 == 0 and offset + SIZE_BYTES <= size
 
 
 def thread_of(uid: int) -> int:
-    """Return the id of the thread that a uid names; 0 of one that does not want to be woken."""
+    """Return the thread ID in a uid; 0 if its reader is not to be woken."""
     return uid & OFFSET_MASK
 
 
-# --- The ends ---------------------------------------------------------------------------------
+# --- The reader and the writer ----------------------------------------------------------------
 
-# How often a reader looks for a position that stays the newest while it is taken. A writer that
-# overtakes it so often leaves it for the next call.
+# How many times a reader tries to set its position to the newest message. If the writer is faster
+# each time, the next call tries again.
 _RESET_TRIES = 4
 
 
-def _send_away(words: Words) -> None:
-    """Empty all places: their readers find their uid gone, and register again."""
+def _clear_slots(words: Words) -> None:
+    """Clear all slots. The readers find their uid gone and register again."""
     words[NUM_READERS] = 0
     for slot in range(MAX_READERS):
         words[READ_VALID + slot] = 0
@@ -121,28 +121,28 @@ def _send_away(words: Words) -> None:
 class RingReader:
     """One of the readers of a ring.
 
-    It receives messages sent after its registration. Its place is one of 15 in the header: uid,
-    position, and a flag that the writer clears before it writes over what has not been read. The
-    reader then loses what it has not read, and goes on with the newest.
+    It receives messages sent after its registration. It occupies one of 15 slots in the header: a
+    uid, a position, and a valid flag that the writer clears before it overwrites unread messages.
+    The reader then loses its unread messages and continues with the next one sent.
     """
 
     memory: Memory
-    uid: int  # a random upper half, and the thread to wake
-    conflate: bool = False  # take the newest message only
-    lost: int = 0  # how often the writer has overtaken it
-    damaged: int = 0  # how often the ring held what no writer leaves there
+    uid: int  # a random upper half, and the ID of the thread to wake in the lower half
+    conflate: bool = False  # receive only the newest message
+    lost: int = 0  # number of times the writer has overtaken the reader
+    damaged: int = 0  # number of times the ring held data that no writer produces
     _slot: int = -1
 
     def register(self) -> None:
-        """Take a place. The sixteenth reader makes all others register again."""
+        """Occupy a slot. The sixteenth reader forces all others to register again."""
         words = self.memory.words
         count = words[NUM_READERS]
         if count >= MAX_READERS:
-            # Some of the readers there may have ended long ago.
-            _send_away(words)
+            # Some of the registered readers may have ended long ago.
+            _clear_slots(words)
             count = 0
-        # Python has no compare-and-swap: two that register at once may take one place, or one
-        # beyond those that the writer looks at. They find out at their next look.
+        # Python has no compare-and-swap. Readers that register simultaneously may take the same
+        # slot, or one beyond those that the writer checks. They notice that at their next access.
         words[NUM_READERS] = count + 1
         self._slot = count
         words[READ_VALID + count] = 0
@@ -152,7 +152,7 @@ class RingReader:
         self._reset()
 
     def is_waiting(self) -> bool:
-        """Return whether there is something to receive; registers again if the place is gone."""
+        """Return whether a message is waiting; register again if the slot is lost."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] != self.uid or words[NUM_READERS] <= slot:
             self.register()
@@ -164,16 +164,16 @@ class RingReader:
         return words[READ_POINTER + slot] != words[WRITE_POINTER]
 
     def receive(self) -> bytes | None:
-        """Return the next message, of a conflating reader the newest; None if there is none."""
+        """Return the next message (the newest if `conflate` is set), or None if there is none."""
         if not self.is_waiting():
             return None
         words, slot = self.memory.words, self._slot
         start, head = words[READ_POINTER + slot], words[WRITE_POINTER]
-        # The message must not be read before the pointer that announces it.
+        # The message must not be read before the pointer.
         self.memory.fence()
         found = self._walk(start, head)
         if found is None:
-            # Either it was written over while it was read, or no writer has left it so.
+            # If the reader was not overtaken during the read, the data is damaged.
             if self._is_sound():
                 self.damaged += 1
                 self._reset()
@@ -186,14 +186,14 @@ class RingReader:
         return data
 
     def close(self) -> None:
-        """Give the place up: nobody is to be woken, and nothing waits to be read."""
+        """Free the slot, so that the writer neither wakes this reader nor waits for it."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] == self.uid:
             words[READ_VALID + slot] = 0
             words[READ_UID + slot] = 0
 
     def rename(self, uid: int) -> None:
-        """Use another uid, so that another thread is woken."""
+        """Use another uid, which names another thread to wake."""
         words, slot = self.memory.words, self._slot
         if words[READ_UID + slot] == self.uid:
             words[READ_UID + slot] = uid
@@ -201,15 +201,15 @@ class RingReader:
         self.memory.fence()
 
     def _is_sound(self) -> bool:
-        """Return whether all that was read before is as it was written."""
+        """Return whether everything read so far was still intact."""
         words, slot = self.memory.words, self._slot
-        # The writer clears the flag before it writes over the first byte.
+        # The writer clears the valid flag before it overwrites the first byte.
         self.memory.fence()
         has_place = words[READ_UID + slot] == self.uid and words[NUM_READERS] > slot
         return has_place and words[READ_VALID + slot] != 0
 
     def _reset(self) -> None:
-        """Go on with what is sent from now on."""
+        """Continue with the next message sent."""
         words, slot = self.memory.words, self._slot
         for _ in range(_RESET_TRIES):
             head = words[WRITE_POINTER]
@@ -217,15 +217,15 @@ class RingReader:
             words[READ_VALID + slot] = 1
             self.memory.fence()
             if words[WRITE_POINTER] == head:
-                # The writer has not moved, so that from here on it sees this position.
+                # The writer has not moved, so it will see this position before it overwrites it.
                 return
         words[READ_VALID + slot] = 0
 
     def _walk(self, at: int, head: int) -> tuple[int, int, int] | None:
-        """Find the record to take: its offset, its size and the pointer to what follows it.
+        """Find the record to receive: its offset, its size and the pointer after it.
 
-        The size is 0 at the end of the ring; None is an impossible ring. The reader's own position
-        stays, so the writer meets that first.
+        The size is 0 if there is none. Returns None if the ring's content is invalid. The position
+        in the header stays unchanged, so that the writer still protects it.
         """
         size, sizes = self.memory.size, self.memory.sizes
         offset = count = 0
@@ -254,23 +254,24 @@ class RingWriter:
     uid: int
 
     def claim(self) -> None:
-        """Become the writer; the previous one notices. All readers have to register again."""
+        """Become the writer. The previous writer notices, and all readers register again."""
         words = self.memory.words
         words[WRITE_UID] = self.uid
-        _send_away(words)
+        _clear_slots(words)
 
     def is_owner(self) -> bool:
-        """Return whether no other writer has claimed the ring since."""
+        """Return whether no other writer has claimed the ring since `claim`."""
         return self.memory.words[WRITE_UID] == self.uid
 
     def fits(self, count: int) -> bool:
-        """Return whether a message of this many bytes can be sent: at least 1."""
+        """Return whether a message of `count` bytes, at least 1, can be sent."""
         return count > 0 and MESSAGES_THAT_FIT * _record_bytes(count) <= self.memory.size
 
     def send(self, data: bytes) -> bool:
-        """Write a message; readers that have not read what it overwrites lose that.
+        """Write a message. Readers lose unread messages that it overwrites.
 
-        Returns False and writes nothing if another writer has the ring or it does not fit.
+        Returns False and writes nothing if another writer owns the ring or the message does not
+        fit.
         """
         memory = self.memory
         words, size = memory.words, memory.size
@@ -290,30 +291,30 @@ class RingWriter:
         self._invalidate(at, total)
         memory.sizes[offset // SIZE_BYTES] = len(data)
         memory.write(offset + SIZE_BYTES, data)
-        # A reader that sees the pointer must see the message.
+        # A reader that sees the new pointer must also see the message.
         memory.fence()
         words[WRITE_POINTER] = at + total
         return True
 
     def readers(self) -> list[int]:
-        """Return the uids of the readers that have a place."""
+        """Return the uids of the registered readers."""
         words = self.memory.words
         count = min(words[NUM_READERS], MAX_READERS)
         return [words[READ_UID + slot] for slot in range(count)]
 
     def is_read_by(self, slot: int) -> bool:
-        """Return whether the reader in a place has taken all, or has been told of its loss."""
+        """Return whether the reader in `slot` has received everything or been overtaken."""
         words = self.memory.words
         head = words[WRITE_POINTER]
         return not words[READ_VALID + slot] or words[READ_POINTER + slot] == head
 
     def close(self) -> None:
-        """Give the ring up for another writer."""
+        """Release the ring for another writer."""
         if self.is_owner():
             self.memory.words[WRITE_UID] = 0
 
     def _invalidate(self, at: int, count: int) -> None:
-        """Clear the flags of readers before their unread messages are overwritten."""
+        """Clear the valid flags of readers whose unread messages are about to be overwritten."""
         words = self.memory.words
         offset, cycle = at & OFFSET_MASK, at >> 32
         for slot in range(min(words[NUM_READERS], MAX_READERS)):

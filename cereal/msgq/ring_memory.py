@@ -1,7 +1,7 @@
-"""The file of a ring: found or made, checked, and mapped.
+"""The file of a msgq ring: opens or creates it, checks it and maps it into memory.
 
-A ring that is there is taken as it is: other processes have mapped it, and would be killed by a
-file that shrinks. Every process of a stack writes to it, so all of them run under one user.
+An existing ring keeps its size, because other processes have mapped it and would be killed if the
+file shrank. Every process of a stack writes to the ring, so all of them must run as one user.
 """
 
 import errno
@@ -17,24 +17,25 @@ from cereal.errors import TransportError
 from cereal.frame_ring import Fence
 from cereal.msgq.ring import HEADER_BYTES
 
-# As the stack's own processes make it, before the umask.
+# The mode with which the stack's own processes create rings, before the umask applies.
 MODE: Final = 0o664
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-# Pointers have 32 bits for the offset.
+# A pointer has 32 bits for the offset.
 _LARGEST: Final = 1 << 32
 _SMALLEST: Final = 1024
-# From making a file to giving it its size; its maker may have been killed in between.
+# Wait for another process that has created the file to set its size. It may have been killed.
 _SIZE_WAIT_S: Final = 0.2
 _DENIED: Final = (errno.EACCES, errno.EPERM)
 
 
 class RingMemory:
-    """A mapped ring; a `cereal.msgq.ring.Memory`.
+    """A mapped ring. Implements `cereal.msgq.ring.Memory`.
 
-    A new ring gets `size` bytes of data; an existing one keeps its size. `reserve` takes the memory
-    now, because a page that is missing later kills the process; a writer goes over all of it
-    anyway. Another `inode` at the path is another ring. Raises TransportError if the file cannot be
-    made or opened, is no ring, or memory is short.
+    `size` is the number of data bytes of a new ring; an existing ring keeps its own. `reserve`
+    allocates all memory now, because running out of it later would kill the process; a writer
+    uses all of it anyway. `inode` identifies the file: another inode at the path is another ring.
+    Raises TransportError if the file cannot be created or opened, is not a ring, or memory runs
+    out.
     """
 
     def __init__(self, path: Path, size: int, *, reserve: bool = False) -> None:
@@ -62,36 +63,36 @@ class RingMemory:
         finally:
             os.close(descriptor)
         whole = memoryview(self._mapping)
-        # Of these an aligned word is read or written by one instruction.
+        # An aligned access to one of these words is a single instruction.
         self.words = whole[:HEADER_BYTES].cast("Q")
         self._data = whole[HEADER_BYTES : HEADER_BYTES + self.size]
         self.sizes = self._data.cast("q")
         self.fence = Fence().order
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return a copy of bytes of the data."""
+        """Return a copy of `count` bytes of the data, starting at `offset`."""
         return bytes(self._data[offset : offset + count])
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes of the data."""
+        """Write `data` at `offset` of the ring's data."""
         self._data[offset : offset + len(data)] = data
 
     def is_current(self) -> bool:
-        """Return whether the file at the path is still this one."""
+        """Return whether the path still leads to the mapped file."""
         try:
             return self.path.stat().st_ino == self.inode
         except OSError:
             return False
 
     def close(self) -> None:
-        """Unmap the file; it stays, as do the messages in it."""
+        """Unmap the file. The file and its messages stay."""
         for view in (self.words, self.sizes, self._data):
             view.release()
         self._mapping.close()
 
 
 def _open(path: Path, size: int) -> int:
-    """Open a ring, or make one."""
+    """Open a ring, or create one; return its file descriptor."""
     try:
         try:
             descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, MODE)
@@ -114,9 +115,9 @@ def _open(path: Path, size: int) -> int:
 
 
 def _await_size(descriptor: int, size: int) -> None:
-    """Wait until the maker of the file has given it its size; else give it one.
+    """Wait until the process that created the file has set its size; after that, set it here.
 
-    Nobody has mapped an empty file.
+    Changing an empty file is safe, because no process can have mapped it.
     """
     deadline = time.monotonic() + _SIZE_WAIT_S
     while os.fstat(descriptor).st_size == 0:

@@ -1,4 +1,4 @@
-"""Ways to carry messages: ZeroMQ or rings between processes, memory inside one."""
+"""Message transports: ZeroMQ or msgq rings between processes, and queues within one process."""
 
 from cereal.transport.base import MemoryTransport, Publisher, Subscriber, Transport
 from cereal.transport.msgq import MsgqTransport

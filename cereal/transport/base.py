@@ -1,4 +1,8 @@
-"""The protocols of transports, which carry whole messages by service, and one inside a process."""
+"""The protocols of transports, and a transport within one process.
+
+A transport carries messages, as whole blocks of bytes, from the publisher of a service to its
+subscribers.
+"""
 
 import threading
 from collections import deque
@@ -10,25 +14,25 @@ from cereal.errors import TransportError
 
 
 class Publisher(Protocol):
-    """The one sender of a service. Not to be shared between threads."""
+    """The only sender of a service. Not thread-safe."""
 
     def send(self, data: bytes) -> None:
         """Send one message to the current readers. Never blocks; a slow reader loses messages.
 
         Raises:
-            MessageSizeError: this transport carries no message of this size.
-            TransportError: the endpoint is not this publisher's any more.
+            MessageSizeError: the transport cannot carry a message of this size.
+            TransportError: the endpoint no longer belongs to this publisher.
         """
         ...
 
     def has_readers(self) -> bool:
-        """Return whether anybody subscribes to the service now."""
+        """Return whether the service has subscribers now."""
         ...
 
     def is_read(self) -> bool:
-        """Return whether there are readers, and each has taken all that was sent.
+        """Return whether there are readers, and all of them have received every message.
 
-        Raises TransportError if this transport cannot tell.
+        Raises TransportError if this transport cannot know that.
         """
         ...
 
@@ -38,11 +42,11 @@ class Publisher(Protocol):
 
 
 class Subscriber(Protocol):
-    """One receiver of a service. Not to be shared between threads."""
+    """One receiver of a service. Not thread-safe."""
 
     @property
     def lost(self) -> int:
-        """How often messages were lost before they were received; 0 where nobody hears of it."""
+        """How many times messages were lost before being received; 0 if that is unknown."""
         ...
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
@@ -55,29 +59,29 @@ class Subscriber(Protocol):
 
 
 class Transport(Protocol):
-    """Makes publishers and subscribers; owns them."""
+    """Creates publishers and subscribers, and owns them."""
 
     def publisher(self, service: str) -> Publisher:
         """Open the sending end of `service`; raise TransportError if it is taken or unusable."""
         ...
 
     def subscriber(self, service: str, *, conflate: bool = False) -> Subscriber:
-        """Open a receiving end of `service`; it need not have a publisher yet.
+        """Open a receiving end of `service`, which does not need a publisher yet.
 
-        If it conflates, it keeps the newest message only, instead of a queue.
+        If `conflate` is set, it keeps only the newest message instead of a queue.
         """
         ...
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
-        """Return those `subscribers` that have a message, in order; wait for one (0: only look)."""
+        """Wait for a message (0: do not wait); return the subscribers that have one, in order."""
         ...
 
     def refused(self) -> Mapping[str, str]:
-        """Return of each subscribed service that this process may not receive why, in one line."""
+        """Return the reason, in one line, for each service that this process may not receive."""
         ...
 
     def log_refused(self) -> None:
-        """Log what `refused` says, each change of it once."""
+        """Log the reasons that `refused` returns, each once until it changes."""
         ...
 
     def close(self) -> None:
@@ -85,18 +89,18 @@ class Transport(Protocol):
         ...
 
 
-# --- Inside one process: for replay and tests. Deterministic, nothing is ever dropped ---------
+# --- Within one process: for replay and tests. Deterministic, nothing is ever dropped ---------
 
 
 class MemoryTransport:
-    """Queues between publishers and subscribers of one process; may be used from several threads.
+    """Queues between publishers and subscribers of one process. Thread-safe.
 
     A message reaches the subscribers that exist when it is sent. Queues are unbounded, because a
-    replay must not lose messages; conflating subscribers hold one message.
+    replay must not lose messages. Conflating subscribers hold one message.
     """
 
     def __init__(self) -> None:
-        # One condition for all queues: a wait on several subscribers needs no second mechanism.
+        # All queues share one condition, so a wait on several subscribers works like any other.
         self._changed = threading.Condition()
         self._subscribers: dict[str, list[MemorySubscriber]] = {}
         self._published: set[str] = set()
@@ -125,11 +129,11 @@ class MemoryTransport:
         return self._wait(own, timeout_ms)
 
     def refused(self) -> Mapping[str, str]:
-        """Return {}: nobody is kept from anything."""
+        """Return {}: nothing is refused within one process."""
         return {}
 
     def log_refused(self) -> None:
-        """Do nothing, as nothing is refused."""
+        """Do nothing: nothing is refused."""
 
     def close(self) -> None:
         """Forget all publishers and subscribers."""
@@ -204,7 +208,7 @@ class MemoryPublisher:
 
 
 class MemorySubscriber:
-    """Receiving end of a service in a `MemoryTransport`; it loses nothing: queues have no end."""
+    """Receiving end of a service in a `MemoryTransport`. It loses nothing: queues are unbounded."""
 
     lost: Final = 0
 
@@ -214,7 +218,7 @@ class MemorySubscriber:
         self._service = service
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
-        """Return the oldest message held, waiting up to `timeout_ms` for one."""
+        """Return the oldest held message, waiting up to `timeout_ms` for one."""
         if timeout_ms > 0 and not self.queue:
             self._transport._wait([self], timeout_ms)
         try:
@@ -223,6 +227,6 @@ class MemorySubscriber:
             return None
 
     def close(self) -> None:
-        """Stop receiving; what is held is dropped."""
+        """Stop receiving and drop the held messages."""
         self._transport._forget(self._service, self)
         self.queue.clear()

@@ -1,8 +1,9 @@
-"""Keys of the bus between machines: CURVE of ZeroMQ, which encrypts and authenticates.
+"""Keys of the bus between machines: ZeroMQ's CURVE, which encrypts and authenticates.
 
-A directory has the keys of one machine (docs/formats/bus.md, ADR 0092): `own.key_secret`, which
-only its owner may read, `own.key` for others, `peers/*.key` of the machines that may listen here,
-and `server.key` of the one that is listened to. pyzmq makes, reads and checks them.
+A directory holds the keys of one machine (docs/formats/bus.md, ADR 0092). `own.key_secret` is
+readable by its owner only. `own.key` is given to other machines. `peers/*.key` are the public keys
+of the machines that may subscribe here, and `server.key` is that of the machine to subscribe to.
+pyzmq creates, reads and checks all keys.
 """
 
 import logging
@@ -27,28 +28,28 @@ SECRET_NAME: Final = "own.key_secret"  # noqa: S105 -- a file's name
 PUBLIC_NAME: Final = "own.key"
 SERVER_NAME: Final = "server.key"
 PEERS_NAME: Final = "peers"
-# Without one ZeroMQ admits everybody if there is no authenticator.
+# The ZAP domain. Without one, ZeroMQ admits everybody if no authenticator runs.
 _DOMAIN: Final = "modeld"
 _KEY_BYTES: Final = 32
-_MOST_BYTES: Final = 1 << 16
-_MOST_SAID: Final = 16
+_MAX_BYTES: Final = 1 << 16
+_MAX_LOGGED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """The keys of a machine, in the 40 characters that ZeroMQ writes them in."""
+    """The keys of a machine, each in the 40 characters of ZeroMQ's text encoding (Z85)."""
 
-    directory: Path  # where they are from
+    directory: Path  # the directory that the keys were read from
     public: bytes
     secret: bytes = field(repr=False)
-    peers: frozenset[bytes]  # may subscribe to its services; so may the machine itself
-    server: bytes | None  # of the machine that it listens to; None: not known
+    peers: frozenset[bytes]  # public keys that may subscribe; includes the machine's own
+    server: bytes | None  # public key of the machine to subscribe to; None: not known
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Return the keys in a directory, as they are now.
+        """Read the keys from a directory.
 
-        Raises TransportError if one is missing, damaged, or a secret that others may read.
+        Raises TransportError if a key is missing or damaged, or others can read the secret one.
         """
         public, secret = _own(directory / SECRET_NAME)
         peers = directory / PEERS_NAME
@@ -60,50 +61,50 @@ class CurveKeys:
         return cls(directory, public, secret, listeners | {public}, known)
 
     def protect_publisher(self, socket: "zmq.Socket[bytes]") -> None:
-        """Let only those connect to a socket that the context's `guard` knows; before it binds."""
+        """Restrict a socket to clients that the context's `guard` admits; call before binding."""
         socket.curve_secretkey = self.secret
         socket.curve_server = True
         socket.zap_domain = _DOMAIN.encode()
 
     def protect_subscriber(self, socket: "zmq.Socket[bytes]", *, to_itself: bool) -> None:
-        """Let a socket connect only to the machine whose key is known; call it before it connects.
+        """Restrict a socket to the machine whose key is known; call before connecting.
 
-        With `to_itself` that machine is this one. Raises TransportError if the key is not known.
+        With `to_itself` that is this machine. Raises TransportError if the key is not known.
         """
         server = self.public if to_itself else self.server
         if server is None:
             raise TransportError(
                 f"bus keys: expected {self.directory / SERVER_NAME}, found none; copy "
-                f"{PUBLIC_NAME} of the machine there that is listened to"
+                f"{PUBLIC_NAME} of the publishing machine there"
             )
         socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
         socket.curve_serverkey = server
 
     def guard(self, context: "zmq.Context[zmq.Socket[bytes]]") -> ThreadAuthenticator:
-        """Start to decide who may connect to a context's sockets; stop it before the context."""
+        """Start checking clients of a context's sockets; stop the result before the context."""
         guard = ThreadAuthenticator(context)
-        guard.configure_curve_callback(_DOMAIN, _Listeners(self))
+        guard.configure_curve_callback(_DOMAIN, _SubscriberCheck(self))
         guard.start()
         return guard
 
 
-class _Listeners:
-    """Decides who may listen. Called on the guard's thread."""
+class _SubscriberCheck:
+    """Decides which clients may subscribe. Runs on the authenticator's thread."""
 
     def __init__(self, keys: CurveKeys) -> None:
         self._keys = keys
-        self._said: set[bytes] = set()
+        self._logged: set[bytes] = set()
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Return whether the holder of a key may listen."""
+        """Return whether the holder of `key` may subscribe."""
         if key in self._keys.peers:
             return True
-        if key not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(key)
+        if key not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(key)
             place = self._keys.directory / PEERS_NAME
             logger.warning(
-                "bus keys: somebody with the key %s wants to listen, which is not in %s; copy it "
-                "there and start again, if that is right",
+                "bus keys: a client with the unknown key %s tried to subscribe; to admit it, copy "
+                "the key to %s and restart",
                 key.decode(),
                 place,
             )
@@ -111,7 +112,7 @@ class _Listeners:
 
 
 def make_keys(directory: Path) -> bool:
-    """Make the missing keys of a machine, overwriting none; return whether there were none before.
+    """Create the missing keys of a machine; return whether it had no secret key before.
 
     Raises:
         TransportError: An existing key is damaged.
@@ -121,7 +122,7 @@ def make_keys(directory: Path) -> bool:
     secret, public = directory / SECRET_NAME, directory / PUBLIC_NAME
     is_new = not secret.exists()
     if is_new:
-        # A directory that nobody else may enter, until the file has its mode.
+        # The file is private from the start, because nobody else can enter a temporary directory.
         with tempfile.TemporaryDirectory(dir=directory) as place:
             made = Path(create_certificates(place, "own")[1])
             made.chmod(0o600)
@@ -146,19 +147,19 @@ def _own(path: Path) -> tuple[bytes, bytes]:
     public, secret = _load(path)
     if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise TransportError(
-            f"bus keys: expected {path} to be for its owner only, found that others have the mode "
-            f"{mode:04o}; chmod 600 it, or make another where others may have read it"
+            f"bus keys: expected that only its owner can access {path}, found access for others "
+            f"({mode:04o}); chmod 600 it, or make a new key if others may have read it"
         )
     if secret is None or zmq.curve_public(secret) != public:
         raise TransportError(
-            f"bus keys: expected a secret key and its public one in {path}, found others; remove "
+            f"bus keys: expected a matching secret and public key in {path}, found others; remove "
             f"it and {_MAKE}"
         )
     return public, secret
 
 
 def _load(path: Path) -> tuple[bytes, bytes | None]:
-    """Return the public key in a file, and the secret one where there is one."""
+    """Return the public key in a file, and the secret one if the file has it."""
     try:
         return _parsed(path)
     except FileNotFoundError as error:
@@ -169,15 +170,15 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
         ) from error
     except (ValueError, KeyError, struct.error) as error:
         raise TransportError(
-            f"bus keys: expected a key as ZeroMQ writes it in {path}, found none; copy it again, "
+            f"bus keys: expected a key in ZeroMQ's format in {path}, found none; copy it again, "
             f"or remove it and {_MAKE}"
         ) from error
 
 
 def _parsed(path: Path) -> tuple[bytes, bytes | None]:
-    """Do as `_load`, with the errors of the libraries."""
+    """Return the keys in a file, as `_load` does, but with the libraries' own exceptions."""
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
         raise ValueError
     public, secret = load_certificate(path)
     found = [public] if secret is None else [public, secret]

@@ -1,7 +1,7 @@
-"""Transport between processes of one machine: rings in shared memory, as openpilot has them.
+"""Transport between processes of one machine: msgq rings in shared memory, as in openpilot.
 
-The files, their layout and who may use them: docs/formats/bus.md#rings-of-messages. The algorithm
-is in `cereal.msgq`; here its ends become a transport.
+This module makes a transport of the ring's reader and writer in `cereal.msgq`. See
+docs/formats/bus.md#rings-of-messages for the files, their layout and who may use them.
 """
 
 import logging
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
-    """Holds a receive back until somebody lets it pass, see `cereal.lock_step`."""
+    """Holds receives back until a test harness permits them; see `cereal.lock_step`."""
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it holds anything back now."""
+        """Whether it holds the next receive back."""
 
     def pass_through(self) -> None:
-        """Report that a receive begins, and wait until it may."""
+        """Announce a receive, and wait for permission."""
 
 
 Gates = Callable[[str], Gate | None]
@@ -39,13 +39,13 @@ _End = TypeVar("_End", "MsgqPublisher", "MsgqSubscriber")
 
 
 class MsgqTransport:
-    """Publishers write rings, subscribers read them; either may come first.
+    """A transport whose publishers write rings and whose subscribers read them, in any order.
 
     Args:
-        stack: Its names, files and sizes are those of the rings.
+        stack: The stack whose names, files and ring sizes are used.
         prefix: OPENPILOT_PREFIX of the stack.
-        gates: Gives the gate of an endpoint; None: nothing is held back.
-        by_signal: Subscribers are woken by the signal; None: unless another library owns it.
+        gates: Returns the gate of an endpoint; None: no receive is held back.
+        by_signal: Whether writers wake subscribers by signal; None: unless another library uses it.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class MsgqTransport:
         self._gates = gates
         self._waiter = wake.Waiter(by_signal=by_signal)
         self._open: list[MsgqPublisher | MsgqSubscriber] = []
-        self._said: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
 
     def publisher(self, service: str) -> "MsgqPublisher":
         """Become the writer of the ring of `service`.
 
-        Raises TransportError if it has a living one, or the ring cannot be used.
+        Raises TransportError if the ring has a living writer or cannot be used.
         """
         return self._keep(MsgqPublisher(service, lambda: self._unwritten_ring(service)))
 
@@ -87,25 +87,25 @@ class MsgqTransport:
         """Wait until one of `subscribers` has a message; return those that have one."""
         ends = [end for end in subscribers if isinstance(end, MsgqSubscriber) and end.is_open]
         if self._gates is not None:
-            # A subscriber must reach the gate that holds it back.
+            # Each subscriber must be received from, so that it reaches its gate.
             return ends
         ready = [end for end in ends if end.has_message()]
         if ready or timeout_ms <= 0:
             return ready
         deadline_s = time.monotonic() + timeout_ms * 1e-3
-        # Only a waiting thread is woken: polling once a frame costs no signal.
+        # Only a waiting thread is woken, so polling once a frame causes no signals.
         thread = self._waiter.thread()
         for end in ends:
-            end.be_woken(thread)
+            end.set_woken_thread(thread)
         return self._waiter.wait(
             lambda: [end for end in ends if end.has_message()], self._keep_places, deadline_s
         )
 
     def refused(self) -> Mapping[str, str]:
-        """Return the defect of each subscribed service whose ring is corrupt.
+        """Return the reason, in one line, for each subscribed service whose ring is corrupt.
 
-        It checks the files, too: the ends of a replaced one open the new one at their next use. It
-        may be called from another thread than the one that receives.
+        Also checks whether ring files were replaced; publishers and subscribers then open the new
+        file at their next use. Can be called from another thread than the receiving one.
         """
         reasons = {}
         for end in tuple(self._open):
@@ -118,25 +118,25 @@ class MsgqTransport:
         return reasons
 
     def log_refused(self) -> None:
-        """Log what `refused` says, each change of it once."""
+        """Log the reasons that `refused` returns, each once until it changes."""
         found = self.refused()
         for service, reason in found.items():
-            if self._said.get(service) != reason:
+            if self._logged.get(service) != reason:
                 logger.warning("%s", reason)
-        self._said = found
+        self._logged = found
 
     def close(self) -> None:
-        """Give up all places; the rings stay."""
+        """Release all slots. The ring files stay."""
         for end in self._open:
             end.close()
         self._open.clear()
         self._waiter.close()
 
     def _keep_places(self) -> None:
-        """Register the calling thread's subscribers again if their writer is new, while it waits.
+        """Register the calling thread's waiting subscribers again if their writer was restarted.
 
-        A new writer forgets its readers, and a subscriber not looked at would miss the first
-        messages.
+        A new writer does not know the readers. A subscriber that does not check its slot while
+        another one waits would miss the first messages.
         """
         thread = threading.get_ident()
         for end in self._open:
@@ -144,7 +144,7 @@ class MsgqTransport:
                 end.has_message()
 
     def _keep(self, end: _End) -> _End:
-        # Callers that keep opening ends close them, too.
+        # Drop closed ends, so that the list stays bounded.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
@@ -166,7 +166,7 @@ class MsgqTransport:
 
 
 class MsgqPublisher:
-    """Sending end: the writer of a ring."""
+    """Sending end of a service: the writer of its ring."""
 
     def __init__(self, service: str, open_ring: Callable[[], RingMemory]) -> None:
         self._service = service
@@ -187,8 +187,8 @@ class MsgqPublisher:
 
         Raises:
             MessageSizeError: the message is empty or too large for the ring.
-            TransportError: another publisher has taken the ring, or the new one where the file was
-                replaced; the process was forked since, or the publisher is closed.
+            TransportError: another publisher has taken the ring, or its replaced file; the process
+                was forked, or the publisher is closed.
         """
         if self._is_replaced:
             self._reopen()
@@ -199,14 +199,14 @@ class MsgqPublisher:
         self._waker.wake(writer.readers())
 
     def has_readers(self) -> bool:
-        """Return whether anybody has a place in the ring whose thread has not ended."""
+        """Return whether the ring has a reader whose thread is still running."""
         if self._is_replaced:
-            # Later readers open the new file.
+            # New readers open the new file.
             self._reopen()
         return self._memory is not None and any(self._waker.living(self._writer.readers()))
 
     def is_read(self) -> bool:
-        """Return whether there are readers, and each that lives has taken all that was sent."""
+        """Return whether there are readers, and all living ones have received every message."""
         if self._memory is None:
             return False
         living = self._waker.living(self._writer.readers())
@@ -215,11 +215,11 @@ class MsgqPublisher:
         )
 
     def look(self) -> None:
-        """Notice that somebody has replaced the file; the next message goes to the new one."""
+        """Check whether the file was replaced; if so, the next message goes to the new one."""
         self._is_replaced = self._memory is not None and not self._memory.is_current()
 
     def close(self) -> None:
-        """Let another publisher have the ring."""
+        """Release the ring for another publisher."""
         if self._memory is not None:
             self._writer.close()
             memory, self._memory = self._memory, None
@@ -229,7 +229,7 @@ class MsgqPublisher:
         writer = RingWriter(memory, wake.new_uid(wake.this_thread()))
         before = writer.readers()
         writer.claim()
-        # They have no place any more; the sooner they notice, the less they miss.
+        # They have lost their slots. The sooner they notice, the fewer messages they miss.
         self._waker.wake(before)
         return writer
 
@@ -262,9 +262,9 @@ class MsgqPublisher:
 
 
 class MsgqSubscriber:
-    """Receiving end: a reader of a ring.
+    """Receiving end of a service: a reader of its ring.
 
-    `receiver` is the thread that has received last; 0 before.
+    `receiver` is the ID of the thread that received last; 0 before the first receive.
     """
 
     def __init__(
@@ -297,16 +297,16 @@ class MsgqSubscriber:
 
     @property
     def lost(self) -> int:
-        """How often the writer has gone round the whole ring before this reader had."""
+        """How many times the writer has overtaken this reader."""
         return self._reader.lost
 
     @property
     def damaged(self) -> int:
-        """How often the ring held what no writer leaves there."""
+        """How many times the ring held data that no writer produces."""
         return self._reader.damaged
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
-        """Return the next message, or None after `timeout_ms` or when closed."""
+        """Return the next message; None after `timeout_ms` or if closed."""
         if not self.is_open:
             return None
         gate = self._gate
@@ -319,27 +319,27 @@ class MsgqSubscriber:
         if data is not None or timeout_ms <= 0:
             return data
         deadline_s = time.monotonic() + timeout_ms * 1e-3
-        self.be_woken(self._waiter.thread())
+        self.set_woken_thread(self._waiter.thread())
         return self._waiter.wait(self._reader.receive, self._keep_places, deadline_s)
 
     def has_message(self) -> bool:
-        """Return whether a receive would find something, as a rule a message."""
+        """Return whether a receive would find something, usually a message."""
         if self._is_replaced:
             self._reopen()
         return self._reader.is_waiting()
 
-    def be_woken(self, thread: int) -> None:
-        """Have writers wake a thread from now on."""
+    def set_woken_thread(self, thread: int) -> None:
+        """Set the thread for writers to wake."""
         if thread != self._thread:
             self._thread = thread
             self._reader.rename(wake.new_uid(thread))
 
     def look(self) -> None:
-        """Notice that somebody has replaced the file; the next receive is of the new one."""
+        """Check whether the file was replaced; if so, the next receive uses the new one."""
         self._is_replaced = self.is_open and not self._memory.is_current()
 
     def close(self) -> None:
-        """Give the place in the ring up."""
+        """Release the slot in the ring."""
         if self.is_open:
             self.is_open = False
             self._reader.close()
@@ -348,7 +348,7 @@ class MsgqSubscriber:
     def _reopen(self) -> None:
         self._is_replaced = False
         old = self._memory
-        # A stack that ends removes its directory: the next look finds whether it is back.
+        # A stack removes its directory when it ends. The next check finds whether it is back.
         with suppress(TransportError):
             self._memory = self._reader.memory = self._open_ring()
             self._reader.register()
@@ -356,10 +356,10 @@ class MsgqSubscriber:
 
 
 def _living_writer(memory: RingMemory) -> str | None:
-    """Return who writes a ring, as "process 4711 (modeld)"; None if nobody is known to.
+    """Return the writer of a ring, such as "process 4711 (modeld)"; None if none is known.
 
-    Only a process that has mapped the ring counts: another program may have the number of an ended
-    thread.
+    Only a process that has mapped the ring counts, because the ID of an ended thread may be reused
+    by another program.
     """
     thread = thread_of(memory.words[WRITE_UID])
     if thread and wake.has_mapped(thread, memory.path):

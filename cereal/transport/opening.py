@@ -1,4 +1,8 @@
-"""Opens the bus at an address, whichever transport that names."""
+"""Opens the bus at an address, with the transport that the address selects.
+
+If the daemon publishes at one address and subscribes at another, and the two need different
+transports, a `SplitTransport` combines them.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +16,7 @@ from cereal.transport.zmq import ZmqTransport
 if TYPE_CHECKING:
     from cereal.transport.curve import CurveKeys
 
-# Where subscribers of two transports are waited for, each is looked at so often.
+# Polling interval while waiting for subscribers of two transports.
 _TURN_MS = 1
 
 
@@ -25,18 +29,18 @@ def open_transport(
     gates: Gates | None = None,
     keys: "CurveKeys | None" = None,
 ) -> Transport:
-    """Open a bus.
+    """Open the bus at `addresses`.
 
     Args:
-        addresses: Of the services in `published`, and of all others.
-        published: Services.
-        stack: Its names, ports and files are used.
-        prefix: OPENPILOT_PREFIX, for rings whose address names none.
-        gates: Of rings, see `MsgqTransport`.
-        keys: For what leaves the machine, see `ZmqTransport`.
+        addresses: The address of the services in `published`, and that of all other services.
+        published: Names of the services that this process publishes.
+        stack: The stack whose names, ports and files are used.
+        prefix: The value of OPENPILOT_PREFIX, for msgq addresses without a prefix of their own.
+        gates: The lock-step gates of msgq rings; see `MsgqTransport`.
+        keys: CURVE keys for addresses that leave the machine; see `ZmqTransport`.
 
     Raises:
-        TransportError: An address has another form.
+        TransportError: An address is malformed.
     """
     publish, subscribe = (BusAddress.parse(text) for text in addresses)
     if publish.prefix is None and subscribe.prefix is None:
@@ -55,21 +59,21 @@ def open_transport(
 
 
 class SplitTransport:
-    """Two transports as one: the services in `on_second` are on the second. It owns both."""
+    """Two transports as one. It owns both; the services in `on_second` use the second one."""
 
     def __init__(self, first: Transport, second: Transport, on_second: frozenset[str]) -> None:
         self._first = first
         self._second = second
         self._on_second = on_second
-        # Without those that were closed and forgotten.
+        # Open subscribers of the second transport; weak, so those no longer in use drop out.
         self._seconds: WeakSet[Subscriber] = WeakSet()
 
     def publisher(self, service: str) -> Publisher:
-        """Open the sending end of `service` where that is."""
+        """Open the sending end of `service` on its transport."""
         return self._of(service).publisher(service)
 
     def subscriber(self, service: str, *, conflate: bool = False) -> Subscriber:
-        """Open a receiving end of `service` where that is."""
+        """Open a receiving end of `service` on its transport."""
         end = self._of(service).subscriber(service, conflate=conflate)
         if service in self._on_second:
             self._seconds.add(end)
@@ -84,7 +88,7 @@ class SplitTransport:
             return one.wait(subscribers, timeout_ms)
         left_ms = timeout_ms
         while True:
-            # Nothing in the system waits for a signal and a socket at once; turns do.
+            # No system call waits for a signal and a socket together, so poll them in turn.
             found = {*self._first.wait(on_first, 0)}
             found.update(self._second.wait(on_second, 0 if found else min(left_ms, _TURN_MS)))
             if found or left_ms <= 0:
@@ -92,16 +96,16 @@ class SplitTransport:
             left_ms -= _TURN_MS
 
     def refused(self) -> Mapping[str, str]:
-        """Return what either refuses."""
+        """Return the refused services of both transports, with the reason for each."""
         return {**self._first.refused(), **self._second.refused()}
 
     def log_refused(self) -> None:
-        """Log what either refuses, each change of it once."""
+        """Log the refused services of both transports, once per change."""
         self._first.log_refused()
         self._second.log_refused()
 
     def close(self) -> None:
-        """Close both."""
+        """Close both transports."""
         self._first.close()
         self._second.close()
 

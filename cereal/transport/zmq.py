@@ -1,6 +1,7 @@
-"""Transport between processes: ZeroMQ PUB/SUB, one single-part message per Event.
+"""Transport between processes: ZeroMQ PUB/SUB, with one single-part message per Event.
 
-Wire facts in docs/formats/bus.md. Loopback by default: only between machines there are keys.
+By default it uses the loopback interface. Addresses that leave the machine can be protected by
+keys. See docs/formats/bus.md for the wire format.
 """
 
 import errno
@@ -37,19 +38,19 @@ _End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
 
 
 class ZmqTransport:
-    """Publishers bind, subscribers connect; either may come first.
+    """A transport whose publishers bind and whose subscribers connect, in any order.
 
     Args:
-        address: "tcp://HOST" (port by service; "tcp://HOST:+N" with all ports moved by N) or
+        address: "tcp://HOST" (one port per service), "tcp://HOST:+N" (N added to all ports) or
             "ipc:///DIR" (one socket file per service; the directory must exist). "tcp://*"
-            publishes on all interfaces: anyone who reaches the machine can then read, without keys.
-        elsewhere: Service -> its address, where that is another one.
-        stack: Gives names and ports of the endpoints; services keep their names of 2025.
-        keys: For addresses that leave the machine; loopback and socket files need none. Without,
-            such addresses are used as they are, which the log says.
+            publishes on all interfaces; without keys, everybody who reaches the machine can read.
+        elsewhere: Service -> address, for services at another address.
+        stack: The stack that gives endpoints their names and ports; services keep the 2025 names.
+        keys: Keys for addresses that leave the machine. Loopback and socket files do not use them.
+            None leaves such addresses unprotected and logs a warning.
 
     Raises:
-        TransportError: the address has another form.
+        TransportError: an address is malformed.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class ZmqTransport:
         outside = [text for text in texts if BusAddress.parse(text).leaves_machine]
         if outside and keys is None:
             logger.warning(
-                "zmq transport: whoever reaches %s can read what is sent and send in its place; "
-                "make keys with modeld keys DIRECTORY, and set bus_keys",
+                "zmq transport: anyone who can reach %s can read and forge messages; create keys "
+                "with modeld keys DIRECTORY, and set bus_keys",
                 " and ".join(outside),
             )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
-        self._said: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
@@ -84,12 +85,12 @@ class ZmqTransport:
     def publisher(self, service: str) -> "ZmqPublisher":
         """Bind the endpoint of `service`.
 
-        Raises TransportError if it is taken, this process may not make it, or its path is too long.
+        Raises TransportError if it is taken, its path is too long, or permission is missing.
         """
         endpoint = self.endpoint(service, bind=True)
         path = _path_of(endpoint)
         lock = None if path is None else _claim(service, path)
-        # An XPUB is a PUB that sees subscriptions; it drops what a slow reader has no room for.
+        # XPUB is a PUB that reports subscriptions. It drops messages that a reader has no room for.
         socket = self._context.socket(zmq.XPUB)
         socket.setsockopt(zmq.LINGER, 0)
         if self._keys is not None and self._address_of(service).leaves_machine:
@@ -98,13 +99,13 @@ class ZmqTransport:
         try:
             socket.bind(endpoint)
             if path is not None:
-                # ZeroMQ leaves the mode to the umask.
+                # Without this, the umask would determine the mode.
                 path.chmod(SOCKET_MODE)
         except (zmq.ZMQError, OSError) as error:
             socket.close()
             if lock is not None:
                 os.close(lock)
-            reason = zmq.strerror(error.errno or 0)  # without the endpoint, which is said already
+            reason = zmq.strerror(error.errno or 0)  # without the endpoint, which is stated already
             if path is not None:
                 advice = _binding_advice(path)
             else:
@@ -116,9 +117,9 @@ class ZmqTransport:
     def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
         """Connect to the endpoint of `service`; retries in the background until it is bound.
 
-        A socket that exists but may not be used is logged; it may be replaced, so the subscriber
-        stays. `log_refused` reports it later. Raises TransportError if the endpoint is not one, its
-        directory is missing or closed, or the key of its machine is not known.
+        A socket file without permission is logged. The subscriber remains, because the file may be
+        replaced; `log_refused` reports it later. Raises TransportError if the endpoint is invalid,
+        its directory is missing or inaccessible, or the other machine's key is not known.
         """
         endpoint = self.endpoint(service)
         path = _path_of(endpoint)
@@ -129,7 +130,7 @@ class ZmqTransport:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         if conflate:
-            # Must come before connect; possible because messages have a single part.
+            # Must be set before connecting. It works only because messages have a single part.
             socket.setsockopt(zmq.CONFLATE, 1)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         try:
@@ -149,10 +150,10 @@ class ZmqTransport:
         return subscriber
 
     def refused(self) -> Mapping[str, str]:
-        """Return, in one line for each service, why this process may not use its socket.
+        """Return the reason, in one line, for each service whose socket this process may not use.
 
-        ZeroMQ retries for ever and silently. This takes one system call for each subscriber, and
-        may be called from another thread than the one that receives.
+        ZeroMQ itself retries silently forever. This makes one system call per subscriber, and can
+        be called from another thread than the receiving one.
         """
         reasons = {}
         for end in tuple(self._open):
@@ -164,25 +165,25 @@ class ZmqTransport:
         return reasons
 
     def log_refused(self) -> None:
-        """Log what `refused` says, each change of it once; for now and then, not for each frame."""
+        """Log the reasons that `refused` returns, once per change. Not for every frame."""
         found = self.refused()
         for service, reason in found.items():
-            if self._said.get(service) != reason:
+            if self._logged.get(service) != reason:
                 logger.warning("%s", reason)
-        for service in self._said.keys() - found.keys():
+        for service in self._logged.keys() - found.keys():
             logger.info("%s: its socket is no longer refused", service)
-        self._said = found
+        self._logged = found
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
         """Wait until one of `subscribers` has a message; return those that have one.
 
-        Asking all at once takes half the time of a `receive` from each that finds nothing.
+        Polling all subscribers together takes half as long as an empty `receive` from each.
         """
         ends = {
             end.socket: end for end in subscribers if isinstance(end, ZmqSubscriber) and end.is_open
         }
         if not ends:
-            # pyzmq does not wait for nothing.
+            # pyzmq returns immediately if there is nothing to poll.
             time.sleep(timeout_ms * 1e-3)
             return []
         poller = zmq.Poller()
@@ -191,7 +192,7 @@ class ZmqTransport:
         return [ends[socket] for socket, _ in poller.poll(timeout_ms)]
 
     def close(self) -> None:
-        """Close all sockets and drop what was not sent yet."""
+        """Close all sockets and drop unsent messages."""
         for end in self._open:
             end.close()
         self._open.clear()
@@ -204,7 +205,7 @@ class ZmqTransport:
         return self._elsewhere.get(service, self._address)
 
     def _keep(self, end: _End) -> _End:
-        # Callers that keep opening ends close them, too.
+        # Drop closed ends, so that the list stays bounded.
         self._open = [one for one in self._open if one.is_open]
         self._open.append(end)
         return end
@@ -228,43 +229,43 @@ class ZmqPublisher:
     def send(self, data: bytes) -> None:
         """Send `data`; a subscriber whose queue is full misses it.
 
-        Raises TransportError if the process was forked since, or the publisher is closed.
+        Raises TransportError if the process was forked, or the publisher is closed.
         """
         if os.getpid() != self._pid:
-            # A ZeroMQ context does not survive a fork: both processes would write one stream.
+            # A ZeroMQ context does not survive a fork: both processes would write to one stream.
             expected = f"to send from process {self._pid}"
             advice = "open a transport in the new process"
             raise _error(self._service, expected, os.getpid(), advice)
         try:
             self._socket.send(data, zmq.DONTWAIT)
         except zmq.Again:
-            # PUB drops by itself; this is the case of no room anywhere, which is dropping too.
+            # PUB drops messages for each full reader. No room anywhere also means dropping.
             return
         except zmq.ZMQError as error:
             expected = f"to send {len(data)} bytes"
             raise _error(self._service, expected, error, "open another publisher") from error
-        # Messages of subscribers pile up unless they are read.
+        # Reports of subscriptions pile up unless they are read.
         self.has_readers()
 
     def has_readers(self) -> bool:
-        """Return whether anybody is connected and subscribes; a connection takes some time."""
+        """Return whether there is a connected subscriber; connecting takes some time."""
         socket = self._socket
         while not socket.closed and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            # All subscribe to everything, so only the first and the last of them are reported.
+            # Everybody subscribes to everything, so only the first and the last are reported.
             self._has_readers = socket.recv(zmq.DONTWAIT)[:1] == _SUBSCRIBES
         return self._has_readers
 
     def is_read(self) -> bool:
-        """Raise TransportError: ZeroMQ does not tell."""
+        """Raise TransportError: ZeroMQ does not report what subscribers have received."""
         expected = "a transport that knows what its readers have taken"
         advice = "use msgq or memory, or wait for an answer"
         raise _error(self._service, expected, "ZeroMQ, which does not", advice)
 
     def close(self) -> None:
-        """Unbind, and return when the endpoint is free again."""
+        """Unbind, and return when the endpoint is free."""
         if self._socket.closed:
             return
-        # ZeroMQ unbinds in the background, and removes a socket file by name: without waiting, it
+        # ZeroMQ unbinds in the background and removes the socket file by name. Without waiting, it
         # could remove the file of the next publisher.
         monitor = self._socket.get_monitor_socket(zmq.EVENT_CLOSED)
         self._socket.unbind(self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -292,13 +293,13 @@ class ZmqSubscriber:
         return not self.socket.closed
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
-        """Return the next message, or None after `timeout_ms` or when closed."""
+        """Return the next message; None after `timeout_ms` or if closed."""
         if self.socket.closed:
             return None
         if timeout_ms > 0 and not self.socket.poll(timeout_ms, zmq.POLLIN):
             return None
-        # Asking also takes in what the io thread has announced: receiving alone does so at each
-        # hundredth message, and of a conflating end that is seldom looked at it would pile up.
+        # Reading EVENTS also processes what the I/O thread has queued. `recv` alone does so only
+        # every hundredth message, so a conflating socket that is rarely read would fill up.
         if not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return None
         try:
@@ -311,27 +312,27 @@ class ZmqSubscriber:
         self.socket.close(linger=0)
 
 
-# --- Socket files in a directory: their modes, locks, and who may use them --------------------
-# Connecting needs permission to write the socket. ZeroMQ retries without a word where it is not
-# given, so it is looked for here (docs/formats/bus.md, ADR 0092).
+# --- Socket files in a directory: their modes, locks and permissions --------------------------
+# Connecting requires permission to write the socket file. Without it ZeroMQ retries silently, so
+# this module checks the permission itself (docs/formats/bus.md, ADR 0092).
 
-# The owner and the group: nobody else may listen, or pretend to be a sensor.
+# Owner and group only: nobody else may listen, or impersonate a sensor.
 SOCKET_MODE: Final = 0o660
 _SCHEME: Final = "ipc://"
-# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
+# The longest path of a unix socket, without the terminator: 108 bytes with it (unix(7)).
 _MAX_PATH: Final = 107
 _LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def _path_of(endpoint: str) -> Path | None:
-    """Return the socket file of an endpoint; None of one without."""
+    """Return the socket file of an endpoint; None for a TCP endpoint."""
     return Path(endpoint.removeprefix(_SCHEME)) if endpoint.startswith(_SCHEME) else None
 
 
 def _check_directory(service: str, path: Path) -> None:
-    """Raise TransportError for a directory that is missing, or that this process may not look into.
+    """Raise TransportError if the directory of a socket file is missing or inaccessible.
 
-    Nothing makes it: with a misspelt address two processes would each talk to nobody.
+    It is never created: after a typing error, two processes would each use their own directory.
     """
     directory = path.parent
     try:
@@ -348,7 +349,7 @@ def _check_directory(service: str, path: Path) -> None:
 
 
 def _why_no_connection(service: str, path: Path) -> str | None:
-    """Return why this process may not connect to the socket at `path`; None if it may or is new."""
+    """Return the reason that this process may not connect to the socket at `path`; else None."""
     if os.access(path, os.W_OK, effective_ids=True):
         return None
     try:
@@ -363,9 +364,9 @@ def _why_no_connection(service: str, path: Path) -> str | None:
 
 
 def _claim(service: str, path: Path) -> int:
-    """Take the lock file beside a socket file: ZeroMQ would silently steal a bound path.
+    """Lock the lock file next to a socket file, because ZeroMQ silently steals a bound path.
 
-    Returns the descriptor that holds the lock until it is closed. Raises TransportError if there is
+    Returns the descriptor, whose closing releases the lock. Raises TransportError if there is
     another publisher, or this process may not publish here.
     """
     if len(os.fsencode(path)) > _MAX_PATH:
@@ -395,7 +396,7 @@ def _open_lock(path: Path) -> int:
     try:
         return os.open(path, _LOCK_FLAGS)
     except FileNotFoundError:
-        # Not at first: Linux may refuse O_CREAT on another user's file in a shared directory.
+        # Only if missing: Linux can refuse O_CREAT for another user's file in a shared directory.
         return os.open(path, _LOCK_FLAGS | os.O_CREAT, SOCKET_MODE)
 
 
@@ -404,22 +405,22 @@ def _closed(service: str, directory: Path, found: str | None) -> TransportError:
 
 
 def _binding_advice(path: Path) -> str:
-    """Return what to do where binding a socket file failed."""
+    """Return advice for a socket file that could not be bound."""
     if not os.access(path.parent, os.W_OK, effective_ids=True):
         return why_refused(path.parent)
     if path.is_socket():
-        # Left by another user in a sticky directory, where only that user may remove it.
+        # It belongs to another user. In a sticky directory, only that user may remove it.
         return f"remove what is there: {why_refused(path)}"
     return "remove what is there, or use another directory"
 
 
 def _of_port(endpoint: str, error: OSError | zmq.ZMQError) -> tuple[str, str]:
-    """Return the holder of an endpoint's port that was not bound, and what to do."""
+    """Return " by PROCESS" for an endpoint's port in use ("" if unknown), and advice."""
     if error.errno != errno.EADDRINUSE:
         return "", "publish at an address of this machine, such as tcp://127.0.0.1"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     holder = holder_of_port(int(port), host)
-    by, what = (f" by {holder}", "it") if holder else ("", "what has the port")
+    by, what = (f" by {holder}", "it") if holder else ("", "the process that has the port")
     return by, f"stop {what}, or publish at other ports, such as tcp://127.0.0.1:+1000"
 
 

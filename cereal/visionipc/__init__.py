@@ -1,4 +1,4 @@
-"""VisionIPC, by which openpilot's camera process hands frames over: client and server."""
+"""VisionIPC, the protocol by which openpilot's camera process shares frames: client and server."""
 
 from cereal.visionipc.client import VisionIpcCameras, VisionIpcReader
 from cereal.visionipc.server import VisionIpcServer

@@ -1,6 +1,6 @@
-"""A client of a VisionIPC server of either generation: its cameras, and a reader of one stream.
+"""A client of VisionIPC servers of both generations: a server's cameras, and readers of streams.
 
-Readers follow the server over its restarts.
+Readers reconnect when the server restarts.
 """
 
 import mmap
@@ -42,25 +42,25 @@ from cereal.visionipc.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The buffers that a server handed over."""
+    """The buffers of one stream that a server has shared."""
 
-    server_id: int  # as of `Packet`
+    server_id: int  # same as in `Packet`
     format: FrameFormat
-    # Of each buffer its payload, (format.size,) uint8, a read-only view.
+    # The payload of each buffer, (format.size,) uint8, a read-only view.
     frames: list[NDArray[np.uint8]]
-    frame_ids: list[memoryview]  # of each buffer the uint64 id behind the payload, read-only
-    identity: Identity  # of their socket
+    frame_ids: list[memoryview]  # the uint64 ID after each buffer's payload, read-only
+    identity: Identity  # identity of the server's socket
 
 
 def _map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
-    """Map what came with an answer; its descriptors stay the caller's to close.
+    """Map the buffers of an answer. The caller closes the answer's descriptors.
 
-    Raises FrameError if there are no buffers, or their description is impossible.
+    Raises FrameError if there are no buffers, or their description is invalid.
     """
     if not answer.data and not answer.descriptors:
         raise FrameError(
-            f"{where}: expected the stream {stream}, got none; see why the camera process "
-            "does not have it"
+            f"{where}: expected the stream {stream}, got none; check why the camera process "
+            "does not offer it"
         )
     described = parse_descriptions(answer.data, len(answer.descriptors), stream, where)
     frames, frame_ids = [], []
@@ -73,51 +73,51 @@ def _map_buffers(answer: Answer, stream: str, where: Path) -> Buffers:
 
 
 def _map(descriptor: int, one: Description, where: Path) -> mmap.mmap:
-    """Map payload and frame id of one buffer."""
+    """Map the payload and the frame ID of one buffer."""
     length = one.size + FRAME_ID.size
     status = os.fstat(descriptor)
     reason = ""
-    # Reading beyond the end of a file ends a process. Of memory of a device, which has no size
-    # here, the kernel maps no more than there is.
+    # Reading beyond the end of a file would kill this process, so its size is checked. Device
+    # memory reports no size, but the kernel maps only as much as exists.
     if stat.S_ISREG(status.st_mode) and status.st_size < length:
         reason = f"a file of {status.st_size}"
     else:
         try:
             return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            # No memory, no descriptor for the copy that mmap keeps, or nothing that can be mapped.
+            # Out of memory, out of descriptors (mmap duplicates it), or the file cannot be mapped.
             reason = str(error)
     raise FrameError(
-        f"{where}: expected to map {length} bytes of buffer {one.idx}, got {reason}; mend the "
+        f"{where}: expected to map {length} bytes of buffer {one.idx}, got {reason}; fix the "
         "camera process, or free memory or descriptors"
     )
 
 
 # --- A reader of one stream -------------------------------------------------------------------
 
-# Pause after a server offered the wrong buffers.
+# Pause after a request that returned buffers of another server.
 _ASK_AGAIN_S: Final = 0.02
-# Packets that one call skips (overwritten, or from another server) before it returns None.
+# Most packets to skip in one call, because they are overwritten or of another server.
 _MAX_PACKETS: Final = 256
 
 
 class VisionIpcReader:
     """A reader of a camera stream; a CameraSource.
 
-    The packets come over a transport, the frames lie in memory of the camera process. A frame's
-    data is a view of that memory: use it at once and ask `is_intact` afterwards. `lapped` counts
-    frames that were overwritten before they were received.
+    Packets arrive over a transport; the frames are in the camera process's memory. A frame's data
+    is a view of that memory: use it promptly and call `is_intact` afterwards. `lapped` is the
+    number of frames that were overwritten before they were received.
 
     Args:
-        conversation: With the server; the reader closes it.
+        conversation: Connection to the server; the reader closes it.
         stream: One of STREAMS.
-        packets: Subscriber of the stream's endpoint, which decides whether frames conflate; the
-            reader closes it.
-        in_lock_step: The server fills no buffer before the next frame is asked for.
+        packets: Subscriber of the stream's endpoint. It determines whether the reader conflates;
+            the reader closes it.
+        in_lock_step: Whether the server fills no buffer until the next frame is requested.
 
     Raises:
-        FrameError: there is no server or no such stream, or its answer is impossible; both
-            arguments are closed then.
+        FrameError: there is no server or no such stream, or the answer is invalid. Both
+            `conversation` and `packets` are then closed.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class VisionIpcReader:
         self._stream = stream
         self._packets = packets
         self._fence = Fence()
-        self._asked_in_vain_s = -_ASK_AGAIN_S
+        self._failed_request_s = -_ASK_AGAIN_S
         self._is_open = True
         self.lapped = 0
         try:
@@ -142,18 +142,19 @@ class VisionIpcReader:
             packets.close()
             conversation.close()
             raise
-        # A buffer and the one that is filled before it, with the id of the frame received last.
+        # The frame's buffer ID, the previous buffer's ID, the stored ID and the announced ID.
         self._held: tuple[memoryview, memoryview, int, int] | None = None
 
     @property
     def format(self) -> FrameFormat:
-        """Layout of the frames; may change when the server is replaced."""
+        """Layout of the frames; can change when the server is replaced."""
         return self._buffers.format
 
     def receive(self, timeout_ms: int) -> Frame | None:
-        """Return the next (conflating: the newest) frame, None if none comes within `timeout_ms`.
+        """Return the next frame (the newest if conflating); None if none arrives in `timeout_ms`.
 
-        Receives once from the transport where the first packet can be used, as lock step asks.
+        If the first packet is usable it receives only once from the transport, as lock step
+        requires.
         """
         deadline = time.monotonic() + timeout_ms * 1e-3
         wait_ms = timeout_ms
@@ -169,10 +170,10 @@ class VisionIpcReader:
         return None
 
     def is_intact(self) -> bool:
-        """Return whether the data of the frame received last is still that frame's.
+        """Return whether the data of the last received frame has not been overwritten.
 
-        A server writes an id when a buffer is full, so a newer id in the previous buffer means that
-        ours is being filled. Ids further ahead are of a time before a seek.
+        A server writes the ID when a buffer is complete, so a newer ID in the previous buffer means
+        that this one is being filled. IDs much further ahead are left over from before a seek.
         """
         if self._held is None:
             return False
@@ -183,7 +184,7 @@ class VisionIpcReader:
         return own[0] == written and not is_filled
 
     def close(self) -> None:
-        """Stop receiving; frames received before keep their memory."""
+        """Stop receiving. Frames received earlier remain readable."""
         if self._is_open:
             self._is_open = False
             self._packets.close()
@@ -192,14 +193,14 @@ class VisionIpcReader:
             self._buffers = replace(self._buffers, frames=[], frame_ids=[])
 
     def _take(self, data: bytes) -> Frame | None:
-        """Return the frame that a packet announces, if it is still there."""
+        """Return the frame that a packet announces; None if it is gone or another server's."""
         packet = Packet.unpack(data)
         if packet is None or not (self._has(packet) or self._reconnected_to(packet)):
             return None
         buffers = self._buffers
         own = buffers.frame_ids[packet.idx]
         written = own[0]
-        # A server that does not write ids leaves zero there.
+        # Servers that do not write IDs leave zero there.
         if written not in (packet.frame_id, 0):
             self.lapped += 1
             return None
@@ -218,13 +219,13 @@ class VisionIpcReader:
         return packet.server_id == buffers.server_id and packet.idx < len(buffers.frames)
 
     def _reconnected_to(self, packet: Packet) -> bool:
-        """Ask for the buffers of the server that sent a packet; True if these are its."""
+        """Connect to the server that sent a packet, if necessary; return whether that worked."""
         if packet.server_id != self._buffers.server_id:
             self._connect(lambda: self._has(packet))
         return self._has(packet)
 
     def _look_for_restart(self) -> None:
-        """Where nothing comes, ask again if another socket lies at the path."""
+        """Reconnect if another socket is now at the path. Called when no packet arrives."""
         identity: Identity | None = None
         with suppress(FrameError):
             identity = self._conversation.identity() if self._is_open else None
@@ -232,17 +233,17 @@ class VisionIpcReader:
             self._connect(lambda: self._buffers.identity == identity)
 
     def _connect(self, is_right: Callable[[], bool]) -> None:
-        """Take the buffers that the server has now; keep the old ones if that fails.
+        """Request the server's current buffers; keep the old ones if that fails.
 
-        Silent: `VisionIpcCameras.unusable_streams` says why a server cannot be used.
+        Errors are ignored here; `VisionIpcCameras.unusable_streams` reports them.
         """
         now_s = time.monotonic()
-        if now_s - self._asked_in_vain_s < _ASK_AGAIN_S:
+        if now_s - self._failed_request_s < _ASK_AGAIN_S:
             return
         with suppress(FrameError):
             self._buffers = self._ask()
         if not is_right():
-            self._asked_in_vain_s = now_s
+            self._failed_request_s = now_s
 
     def _ask(self) -> Buffers:
         path = self._conversation.path
@@ -253,15 +254,15 @@ class VisionIpcReader:
             return _map_buffers(answer, self._stream, path)
 
 
-# --- The cameras; a `CameraServer` ------------------------------------------------------------
+# --- The cameras of a server: a `CameraServer` ------------------------------------------------
 
 
 class VisionIpcCameras:
-    """The streams of a VisionIPC server, which may start later, end and be replaced.
+    """The streams of a VisionIPC server, which can start later, stop and be replaced.
 
-    It owns the transport of the server's packets. Messages call it `name`. `prefix` is the value of
-    OPENPILOT_PREFIX; `directory` is that of the socket, and `in_lock_step` is as of
-    `VisionIpcReader`. Raises FrameError if the server's name or the prefix is not usable.
+    It owns `transport`, which carries the server's packets. `name` is used in messages. `prefix`
+    is the value of OPENPILOT_PREFIX, `directory` that of the socket; see `VisionIpcReader` for
+    `in_lock_step`. Raises FrameError if the server's name or the prefix is not usable.
     """
 
     def __init__(
@@ -280,20 +281,20 @@ class VisionIpcCameras:
         self._transport = transport
         self._path = socket_path(server, prefix, directory)
         self._conversation = Conversation(self._path)
-        # The answer shows which request the server understands.
+        # The order of requests to try; an answer shows which one the server understands.
         self._requests: tuple[int, ...] = LIST_REQUESTS
 
     def available_streams(self) -> set[str]:
-        """Return the streams that a living server has; none of one that cannot be asked."""
+        """Return the streams of a running server; an empty set if it cannot be queried."""
         try:
             return self._streams()
         except FrameError:
             return set()
 
     def unusable_streams(self) -> dict[str, str]:
-        """Return why existing streams cannot be read: one line for each such stream.
+        """Return the reason, in one line, for each existing stream that cannot be read.
 
-        An unusable socket gives the same line for each, as any may be behind it.
+        If the socket is unusable, all streams have the same reason, because each may exist.
         """
         try:
             offered = self._streams()
@@ -307,20 +308,20 @@ class VisionIpcCameras:
                 reasons[stream] = refused[packets]
             try:
                 if stream in offered:
-                    self._try(stream)
+                    self._check_buffers(stream)
             except FrameError as error:
                 reasons[stream] = str(error)
         return reasons
 
     def reader(self, stream: str, *, conflate: bool) -> VisionIpcReader:
-        """Return a reader of a stream, one of STREAMS; if it conflates, it takes the newest frame.
+        """Return a reader of a stream, one of STREAMS. It may skip to the newest (`conflate`).
 
         Raises:
             FrameError: the stream is missing or cannot be read.
             TransportError: its packets cannot be subscribed to.
         """
         check_stream(stream)
-        # The list first: servers print a line on their console for a request of a missing stream.
+        # Check the list first: servers print a line when a missing stream is requested.
         if stream not in self._streams():
             raise FrameError(
                 f"{self._path}: expected the stream {stream}, got none; start the camera process"
@@ -331,28 +332,28 @@ class VisionIpcCameras:
         )
 
     def close(self) -> None:
-        """Close the transport, and end a question that was not answered."""
+        """Close the transport and any pending request."""
         self._conversation.close()
         self._transport.close()
 
     def _streams(self) -> set[str]:
-        """Ask for the streams, as the newer servers want it, then as the older ones do.
+        """Request the list of streams, first in the newer servers' form, then in the older.
 
-        A server without such a request, or without streams, answers with nothing.
+        A server that does not know the request, or has no streams, returns an empty answer.
         """
         for request in self._requests:
             answer = self._conversation.ask(request)
             if answer is None:
                 break
             with answer:
-                # Descriptors belong to a stream that has the number.
+                # An answer with descriptors is about a stream that has the request's number.
                 if answer.data and not answer.descriptors:
                     others = (one for one in LIST_REQUESTS if one != request)
                     self._requests = (request, *others)
                     return parse_streams(answer.data, self._path)
         return set()
 
-    def _try(self, stream: str) -> None:
+    def _check_buffers(self, stream: str) -> None:
         answer = self._conversation.ask(STREAM_NUMBERS[stream])
         if answer is not None:
             with answer:

@@ -1,4 +1,4 @@
-"""The protocol of VisionIPC: the bytes of requests, answers and packets, and how a server is asked.
+"""The protocol of VisionIPC: the bytes of its messages, and the requests to a server.
 
 All numbers are little endian; offsets are those of x86-64 and aarch64:
 
@@ -36,34 +36,34 @@ STREAM_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({"road": 0, "driver"
 STREAM_NAMES: Final = MappingProxyType({number: name for name, number in STREAM_NUMBERS.items()})
 
 LIST_REQUESTS: Final = (0xFFFFFFFF, 4)
-"""Requests of the streams: since August 2026, and before. Neither is a camera of ours."""
+"""Requests for the list of streams: since August 2026, and before. No stream has these numbers."""
 REQUEST: Final = struct.Struct("<I")
 MAX_STREAMS: Final = 64
 MAX_BUFFERS: Final = 127
 
 BUFFER_SIZES: Final = (112, 136)
-"""Sizes of a description: since February 2026, and before; only what follows byte 108 differs."""
+"""Sizes of a description: since February 2026, and before. They differ only in the padding."""
 _BUFFER: Final = struct.Struct("<QQ16xi4x4Q16xQQI")
 FRAME_ID: Final = struct.Struct("<Q")
-"""Follows the payload of a buffer: the id of the frame that it holds."""
+"""The ID of the frame in a buffer, which follows the buffer's payload."""
 
 _PACKET: Final = struct.Struct("<QQI4xQQ?7x")
 PACKET_BYTES: Final = _PACKET.size
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# Of unix(7), without the terminator.
+# Limit of unix(7), without the terminator.
 _MAX_PATH: Final = 107
 
 
 class Packet(NamedTuple):
     """The announcement of a frame."""
 
-    server_id: int  # random number of the server's life
-    idx: int  # of the buffer that holds the frame
-    frame_id: int  # count of the camera, 32 bits
+    server_id: int  # random number that identifies a run of the server
+    idx: int  # index of the buffer that holds the frame
+    frame_id: int  # the camera's frame counter, 32 bits
     sof_ns: int  # start of the exposure, ns of the monotonic clock
-    eof_ns: int  # end of the exposure
-    valid: bool  # ignored, as camera processes differ
+    eof_ns: int  # end of the exposure, ns of the monotonic clock
+    valid: bool  # ignored, because camera processes use it differently
 
     def pack(self) -> bytes:
         """Return the bytes of the packet."""
@@ -71,22 +71,22 @@ class Packet(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
-        """Return what `data` says; None where it has another length."""
+        """Parse a packet; return None if `data` has another length."""
         return cls(*_PACKET.unpack(data)) if len(data) == PACKET_BYTES else None
 
 
 class Description(NamedTuple):
-    """A server's description of one buffer; the layout is as in `FrameFormat`."""
+    """A server's description of one buffer. The frame layout is explained in `FrameFormat`."""
 
-    size: int  # bytes of the payload
-    mapped_bytes: int  # payload and frame id
-    descriptor: int  # the server's own number, of no use to others
+    size: int  # size of the payload, bytes
+    mapped_bytes: int  # size of the payload and the frame ID
+    descriptor: int  # the server's own file descriptor, meaningless to other processes
     width: int
     height: int
     stride: int
     uv_offset: int
-    server_id: int  # as of `Packet`
-    idx: int  # of the stream's buffers
+    server_id: int  # same as in `Packet`
+    idx: int  # index among the stream's buffers
     stream: int  # number of the stream
 
     @property
@@ -95,14 +95,14 @@ class Description(NamedTuple):
         return FrameFormat(self.width, self.height, self.stride, self.uv_offset, self.size)
 
     def pack(self, struct_bytes: int) -> bytes:
-        """Return the description as a structure of this many bytes."""
+        """Return the description as a structure of `struct_bytes` bytes."""
         return _BUFFER.pack(*self).ljust(struct_bytes, b"\0")
 
 
 def parse_descriptions(data: bytes, count: int, stream: str, where: Path) -> list[Description]:
-    """Return the descriptions in a reply that came with `count` descriptors.
+    """Parse the descriptions in a reply that came with `count` file descriptors.
 
-    Raises FrameError if their number or size is wrong, or they are impossible.
+    Raises FrameError if their number or size is wrong, or their values are impossible.
     """
     size = len(data) // count if count else 0
     if size not in BUFFER_SIZES or size * count != len(data):
@@ -119,29 +119,29 @@ def parse_descriptions(data: bytes, count: int, stream: str, where: Path) -> lis
         if not (sound and alike and (one.idx, one.stream) == (index, STREAM_NUMBERS[stream])):
             raise FrameError(
                 f"{where}: expected buffer {index} of {count} of the stream {stream}, like the "
-                f"others, got {one}, which cannot be; mend the camera process"
+                f"others, got {one}, which is impossible; fix the camera process"
             )
     return found
 
 
 def parse_streams(data: bytes, where: Path) -> set[str]:
-    """Return the known streams of a list; raise FrameError if it is none."""
+    """Parse a list of streams, ignoring unknown ones; raise FrameError if it is malformed."""
     if len(data) % REQUEST.size or len(data) > MAX_STREAMS * REQUEST.size:
         raise FrameError(
             f"{where}: expected a list of at most {MAX_STREAMS} streams of {REQUEST.size} bytes, "
-            f"got {len(data)} bytes; mend the camera process"
+            f"got {len(data)} bytes; fix the camera process"
         )
     numbers = {number for (number,) in REQUEST.iter_unpack(data)}
     return {name for name in STREAMS if STREAM_NUMBERS[name] in numbers}
 
 
 def endpoint(name: str, stream: str) -> str:
-    """Return the endpoint on which the frames of a stream are announced."""
+    """Return the name of the endpoint that announces the frames of a stream."""
     return f"{VISION_ENDPOINT}{name}_{STREAM_NUMBERS[stream]}"
 
 
 def socket_path(name: str, prefix: str, directory: Path) -> Path:
-    """Return where the camera process `name` listens; `prefix` is the value of OPENPILOT_PREFIX.
+    """Return the socket path of the camera process `name`; `prefix` is OPENPILOT_PREFIX.
 
     Raises FrameError if the name is not usable, or the path is too long for a socket.
     """
@@ -161,12 +161,12 @@ def check_stream(stream: str) -> None:
         raise FrameError(f"VisionIPC: expected one of {STREAMS}, got {stream!r}; correct it")
 
 
-# --- Asking: one request, one answer with descriptors, and never too early an end -------------
-# Servers in C++ answer without guarding against a client that has gone: a connection that is closed
-# before its answer ends the camera process (SIGPIPE, or a failed assertion, docs/formats/bus.md).
-# So an answer that is late is waited for again with the next call, and its connection kept.
+# --- Requests: one request, one answer with descriptors ---------------------------------------
+# C++ servers do not expect a client to disconnect: closing a connection before its answer kills the
+# camera process (SIGPIPE, or a failed assertion, docs/formats/bus.md). Therefore the connection of
+# a late answer stays open, and the next call waits for that answer again.
 
-# A server answers within a millisecond; the loop that waits here has a deadline of its own.
+# A server normally answers within 1 ms. The caller's loop has its own deadline.
 _ANSWER_S: Final = 0.1
 _MAX_BYTES: Final = max(BUFFER_SIZES) * MAX_BUFFERS
 _INT: Final = array.array("i").itemsize
@@ -178,11 +178,11 @@ Identity = tuple[int, int, int]
 
 
 class Answer(NamedTuple):
-    """A server's answer; as a context it closes the descriptors."""
+    """A server's answer. As a context manager it closes the descriptors."""
 
-    data: bytes  # empty if it knows no such stream
+    data: bytes  # empty if the server does not have the stream
     descriptors: list[int]
-    identity: Identity  # of the socket that was asked, see `Conversation.identity`
+    identity: Identity  # identity of the server's socket; see `Conversation.identity`
 
     def __enter__(self) -> Self:
         """Do nothing."""
@@ -200,7 +200,7 @@ class _Open(NamedTuple):
 
 
 class Conversation:
-    """Requests to the server's socket, one at a time; may be used from several threads."""
+    """Requests to a server's socket, one at a time. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,17 +208,17 @@ class Conversation:
         self._open: _Open | None = None
 
     def ask(self, request: int) -> Answer | None:
-        """Return the answer to a request; None if no server lives at the path.
+        """Return the answer to a request; None if no server is running at the path.
 
-        Raises FrameError if the path is no socket, may not be used, or its server answers too late
-        (ask again) or too much.
+        Raises FrameError if the path is not a socket or access is denied, or if the answer is late
+        (call again) or too long.
         """
         with self._lock:
             deadline = time.monotonic() + _ANSWER_S
             identity = self.identity()
             held = self._open
             if held is not None and held.identity != identity:
-                # Its server has been replaced, or removed.
+                # The server of the held connection was replaced or removed.
                 self._end()
             if identity is None:
                 return None
@@ -231,9 +231,9 @@ class Conversation:
             return self._answer(deadline) if self._open is not None else None
 
     def identity(self) -> Identity | None:
-        """Return what distinguishes the socket from a later one; None if there is none.
+        """Return a value that distinguishes the socket from later ones; None if it is missing.
 
-        Raises FrameError if there is something else.
+        Raises FrameError if the path is not a socket.
         """
         try:
             status = self.path.lstat()
@@ -245,11 +245,11 @@ class Conversation:
             kinds = {stat.S_IFLNK: "a link", stat.S_IFREG: "a file", stat.S_IFDIR: "a directory"}
             found = kinds.get(stat.S_IFMT(status.st_mode), "something else")
             raise FrameError(f"{self.path}: expected a socket, got {found}; remove it")
-        # The number of a file that was removed is given again at once; its time is not.
+        # The inode number of a removed file is reused immediately; its time is not.
         return status.st_dev, status.st_ino, status.st_ctime_ns
 
     def close(self) -> None:
-        """End an open connection."""
+        """Close the open connection, if any."""
         with self._lock:
             self._end()
 
@@ -260,8 +260,8 @@ class Conversation:
                 undo.callback(connection.close)
                 connection.setblocking(False)
                 connection.connect(str(self.path))
-                # At once: a server waits for nothing else meanwhile, and some versions end where a
-                # connection is closed without a request.
+                # Send immediately: the server serves no other client meanwhile, and some versions
+                # exit when a connection is closed without a request.
                 connection.send(REQUEST.pack(request))
             except OSError as error:
                 if error.errno in _GONE:
@@ -271,14 +271,14 @@ class Conversation:
         return _Open(connection, request, identity)
 
     def _answer(self, deadline: float) -> Answer | None:
-        """Receive the answer of the open connection and end it; leave it open if none comes."""
-        assert self._open is not None  # both callers have seen to it
+        """Receive the answer and close the connection; keep it open if no answer arrives."""
+        assert self._open is not None  # both callers ensure it
         poll = select.poll()
         poll.register(self._open.socket, select.POLLIN)
         if not poll.poll(max(deadline - time.monotonic(), 0) * 1e3):
             raise FrameError(
                 f"{self.path}: expected an answer within {_ANSWER_S * 1e3:.0f} ms, got none yet; "
-                "see what keeps the camera process"
+                "check why the camera process does not respond"
             )
         connection, _, identity = self._open
         try:
@@ -299,7 +299,7 @@ class Conversation:
             raise FrameError(
                 f"{self.path}: expected at most {_MAX_BYTES} bytes and {MAX_BUFFERS} descriptors, "
                 f"all of which this process may open, got {found}; raise the limit of open files, "
-                "or mend the camera process"
+                "or fix the camera process"
             )
         return Answer(data, descriptors, identity)
 
@@ -309,7 +309,7 @@ class Conversation:
             self._open = None
 
     def _refused(self, error: OSError) -> FrameError:
-        advice = "see what keeps the camera process"
+        advice = "check why the camera process does not respond"
         if error.errno in _DENIED:
             advice = why_refused(self.path)
         elif error.errno in (errno.EMFILE, errno.ENFILE):
@@ -317,7 +317,7 @@ class Conversation:
         elif error.errno == errno.EPROTOTYPE:
             advice = "remove it, and start the camera process again"
         return FrameError(
-            f"{self.path}: expected to ask a camera process, got {error.strerror}; {advice}"
+            f"{self.path}: expected to contact a camera process, got {error.strerror}; {advice}"
         )
 
 

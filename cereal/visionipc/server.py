@@ -1,6 +1,7 @@
-"""A VisionIPC server: hands out buffers of shared memory, and announces frames in them.
+"""A VisionIPC server: shares its frame buffers with clients and announces new frames.
 
-Clients are answered in a thread of its own.
+A thread answers clients on a socket with the buffers' file descriptors. Frames are announced over
+a transport.
 """
 
 import contextlib
@@ -39,13 +40,13 @@ from cereal.visionipc.protocol import (
     socket_path,
 )
 
-# As of sockets of the bus: a client may look at pictures of people.
+# Same mode as the sockets of the bus, because frames can show people.
 SOCKET_MODE: Final = 0o660
 _BACKLOG: Final = 16
-# The most clients that have connected without a request, and their longest wait.
+# The most clients that have connected but sent no request, and how long each may wait.
 _MAX_CLIENTS: Final = 64
 _PATIENCE_S: Final = 1.0
-# Where a client cannot be accepted now, as there is no descriptor for it.
+# Pause after a failed accept, for example when the process has no free file descriptor.
 _PAUSE_S: Final = 0.01
 
 
@@ -63,16 +64,17 @@ class _Stream:
 
 
 class VisionIpcServer:
-    """The server of a camera process; has any number of clients.
+    """The server of a camera process, for any number of clients.
 
-    Make all streams, then `start`. Per frame: fill `next_buffer(stream)`, then `send(...)`.
+    Create all streams, then call `start`. Per frame: fill `next_buffer(stream)`, then call
+    `send(...)`.
 
     Args:
-        name: Of the camera process, such as "camerad".
-        transport: Announces the frames: msgq, or zmq for stacks with it. The caller's to close.
-        stack: Its clients expect their own size of structures.
+        name: Name of the camera process, such as "camerad".
+        transport: Announces frames: msgq, or zmq if the stack uses it. The caller closes it.
+        stack: The stack of the clients, which determines the size of descriptions.
         prefix: Value of OPENPILOT_PREFIX.
-        directory: Of the socket; others look in /tmp.
+        directory: Directory of the socket; other programs look in /tmp.
 
     Raises:
         FrameError: the name or the prefix is not usable.
@@ -109,12 +111,12 @@ class VisionIpcServer:
         count: int,
         format: FrameFormat,  # noqa: A002 -- as in FrameRingWriter
     ) -> None:
-        """Make `count` buffers (1 to 127) of a stream, one of STREAMS, before `start`.
+        """Create `count` buffers (1 to 127) for a stream, one of STREAMS, before `start`.
 
         Camera processes have 18, replays 40.
 
         Raises:
-            FrameError: it has some, an argument is out of range, or there is no memory.
+            FrameError: the stream has buffers, an argument is out of range, or memory is short.
             TransportError: another process announces frames of this stream.
         """
         check_stream(stream)
@@ -133,7 +135,7 @@ class VisionIpcServer:
         self._streams[stream] = made
 
     def start(self) -> None:
-        """Listen in a thread; raise FrameError if another server has the path, or it is bad."""
+        """Start answering clients; raise FrameError if the path is in use or not usable."""
         replies = {
             STREAM_NUMBERS[name]: (
                 b"".join(one.pack(self._struct_bytes) for one in stream.descriptions),
@@ -144,7 +146,7 @@ class VisionIpcServer:
         self._listener = Listener(self.path, replies)
 
     def next_buffer(self, stream: str) -> NDArray[np.uint8]:
-        """Return the buffer of the next frame to fill, (format.size,) uint8, with old content."""
+        """Return the next buffer to fill, (format.size,) uint8. It holds an old frame."""
         one = self._opened(stream)
         one.is_filling = True
         return one.frames[one.sent % len(one.frames)]
@@ -152,11 +154,11 @@ class VisionIpcServer:
     def send(
         self, stream: str, frame_id: int, sof_ns: int, eof_ns: int, *, valid: bool = True
     ) -> None:
-        """Announce the buffer of the last `next_buffer`.
+        """Announce the frame in the buffer that `next_buffer` returned last.
 
-        `frame_id` is the camera's 32-bit unsigned counter; the exposure's start and end are in ns
-        of the monotonic clock; `valid` is passed on. Raises FrameError if no buffer was requested
-        since the last frame, or the id is out of range.
+        `frame_id` is the camera's 32-bit unsigned counter. The exposure's start and end are in ns
+        of the monotonic clock. Clients receive `valid` unchanged. Raises FrameError if no buffer
+        was requested since the last frame, or the ID is out of range.
         """
         one = self._opened(stream)
         if not one.is_filling or not 0 <= frame_id <= MAX_FRAME_ID:
@@ -171,7 +173,7 @@ class VisionIpcServer:
         one.packets.send(Packet(self.server_id, idx, frame_id, sof_ns, eof_ns, valid).pack())
 
     def close(self) -> None:
-        """Stop listening, remove the socket if it is still ours, and end the streams."""
+        """Stop listening, remove the socket if it is still our own, and end the streams."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -189,7 +191,7 @@ class VisionIpcServer:
 
     def _add_buffer(self, made: _Stream, stream: str, idx: int, form: FrameFormat) -> None:
         mapped_bytes = form.size + FRAME_ID.size
-        # Without a name, so that nothing is left behind; it lives as long as somebody maps it.
+        # The file has no name, so nothing is left behind. It exists as long as it is mapped.
         descriptor = os.memfd_create(f"visionipc_{stream}_{idx}")
         made.descriptors.append(descriptor)
         try:
@@ -214,10 +216,10 @@ def _close(stream: _Stream) -> None:
 
 
 class Listener:
-    """Answers clients until it is closed; a silent one keeps nobody waiting.
+    """Answers clients in a thread until it is closed. Clients that send nothing delay no others.
 
-    `replies` has the bytes and descriptors that clients get, by the number of the stream. Raises
-    FrameError if another server lives at the path, or it cannot be used.
+    `replies` maps the number of a stream to the bytes and descriptors of its answer. Raises
+    FrameError if another server is running at the path, or the path cannot be used.
     """
 
     def __init__(self, path: Path, replies: Mapping[int, tuple[bytes, list[int]]]) -> None:
@@ -232,7 +234,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and remove the socket if it is still ours."""
+        """End the thread, and remove the socket if it is still our own."""
         os.eventfd_write(self._wake, 1)
         self._thread.join()
         os.close(self._wake)
@@ -271,7 +273,7 @@ class Listener:
         self._poll.register(client, select.POLLIN)
 
     def _answer(self, client: socket.socket) -> None:
-        # The client may have gone.
+        # The client may have disconnected.
         with contextlib.suppress(OSError):
             data = client.recv(REQUEST.size + 1)
             if len(data) != REQUEST.size:
@@ -289,17 +291,17 @@ class Listener:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Listen at a path, in place of a server that is gone."""
-    if _lives(path):
+    """Listen at a path, replacing the socket of a dead server."""
+    if _is_running(path):
         raise FrameError(
-            f"{path}: expected no other camera process, got a living one; stop it or choose "
+            f"{path}: expected no other camera process, got a running one; stop it or choose "
             "another name"
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
-        # Before anybody can connect, and whatever the umask is.
+        # Set before any client can connect; the result does not depend on the umask.
         path.chmod(SOCKET_MODE)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
@@ -311,8 +313,8 @@ def _bind(path: Path) -> socket.socket:
     return listener
 
 
-def _lives(path: Path) -> bool:
-    """Return whether a server answers at a path; one that is only slow counts as living."""
+def _is_running(path: Path) -> bool:
+    """Return whether a server is running at a path, even if it is slow to answer."""
     conversation = Conversation(path)
     try:
         if conversation.identity() is None:

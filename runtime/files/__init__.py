@@ -1,1 +1,1 @@
-"""Files that others name or that we write: opened safely, written whole, cached."""
+"""File access: safe reading of users' files, atomic writing, and the cache directory."""

@@ -1,6 +1,6 @@
-"""The cache directory, and stores of entries in it, for files that are made again if they are lost.
+"""The cache directory, and stores of entries in it. Everything in it can be recreated.
 
-It holds built programs, PoCL's files, the linker, kernels, schedules and results of probes.
+It holds built programs, PoCL's files, the linker script, kernels, schedules and probe results.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from runtime.files.user_file import replacing
 
 logger = logging.getLogger(__name__)
 
-# Several times the size of the first build of a driving program.
+# Several times the space that the first build of a driving program takes.
 MIN_FREE_BYTES: Final = 64 << 20
-# How names of files begin that are not whole yet.
+# Name prefix of unfinished files.
 NEW: Final = ".new-"
 
 
 def cache_dir() -> Path:
-    """Return the cache directory, created private (0700) if it was missing.
+    """Return the cache directory, created private (0700) if it is missing.
 
-    `$MODELD_CACHE_DIR`, else `$XDG_CACHE_HOME/modeld`, else `~/.cache/modeld`. Where that cannot
-    be written (a read-only system) or its disk is nearly full, a temporary directory of this
-    process with a warning: what is cached there is lost at exit.
+    It is `$MODELD_CACHE_DIR`, else `$XDG_CACHE_HOME/modeld`, else `~/.cache/modeld`. If that is
+    not writable or its disk is nearly full, the result is a temporary directory of this process,
+    whose content is lost at exit; a warning is logged.
     """
     wanted = _wanted()
     return wanted if is_usable(wanted) else temporary_dir(str(wanted), "MODELD_CACHE_DIR")
 
 
 def is_usable(directory: Path) -> bool:
-    """Return whether a directory, made private if it was missing, can be written and has space."""
+    """Return whether a directory, created private if missing, is writable and has free space."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.access(directory, os.W_OK | os.X_OK) and _has_space(directory)
@@ -46,20 +46,20 @@ def is_usable(directory: Path) -> bool:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file of the cache directory; writers of the same one race, each leaves it whole.
+    """Write a file of the cache directory atomically, creating the directory if needed.
 
     Raises OSError if it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not synchronised with the disk: a reader finds damage by a crash, and makes the entry again.
+    # Not synced to disk: a reader detects damage after a crash and recreates the entry.
     with replacing(path, NEW, mode) as file:
         file.write(content)
 
 
 def _has_space(directory: Path) -> bool:
-    """PoCL aborts the process when a write to its cache fails, so that must not come to happen."""
+    """Return whether the disk has enough space: PoCL aborts if a write to its cache fails."""
     disk = os.statvfs(directory)
-    # Some network file systems do not know their size and say 0.
+    # Some network file systems do not know their size and report 0.
     return disk.f_blocks == 0 or disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES
 
 
@@ -78,9 +78,9 @@ def _wanted() -> Path:
 
 @functools.cache
 def temporary_dir(wanted: str, variable: str) -> Path:
-    """Return a directory of this process in place of the unusable one, and log it.
+    """Return a temporary directory of this process in place of the unusable `wanted`, and log it.
 
-    `variable` is the environment variable that names another one.
+    `variable` is the environment variable with which the user can choose another directory.
     """
     directory = tempfile.TemporaryDirectory(prefix="modeld-cache-")
     _KEEP.append(directory)
@@ -93,29 +93,29 @@ def temporary_dir(wanted: str, variable: str) -> Path:
     return Path(directory.name)
 
 
-# TemporaryDirectory removes its directory when collected; these live as long as the process.
+# TemporaryDirectory deletes its directory when garbage-collected. These live until exit.
 _KEEP: list[tempfile.TemporaryDirectory[str]] = []
 
-# --- A store of entries: bounded, private, safe with several processes, checked on read -------
+# --- Entry stores: bounded, private, safe for concurrent processes, checked when read ---------
 #     store.put(key, payload)    ->    <directory>/<key>: magic, digest of key and payload, payload
-# An entry is written beside its place and renamed, so a reader sees a whole file or none. One that
-# is damaged, or belongs to another key, is removed. The oldest used go first when there is too
-# much.
+# An entry is written to a temporary file and renamed, so a reader sees a complete file or none. A
+# damaged entry, or one of another key, is removed. When a store is full, the least recently used
+# entries are removed.
 
-# Bounds of one cache, of which a user has five.
+# Limits of one store; a user has five.
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 4096
 
 _MAGIC: Final = b"modeldsc"
-# A temporary file this much older than the newest entry was left by a process that died.
+# A temporary file older than the newest entry by this much was left by a dead process.
 _STALE_NS: Final = 3600 * 10**9
 
 
 class EntryStore:
-    """Bytes by key on disk; nothing in it is needed, so no failure of the disk is an error.
+    """A persistent store of bytes by key. Failures of the disk are logged and raise no errors.
 
-    The directory is made private (0700) if it is missing, and not used if others can write to it.
-    `what` is one entry, as messages name it. `max_bytes` and `max_files` bound everything in it.
+    The directory is created private (0700) if it is missing, and not used if others can write to
+    it. `what` names an entry in messages. `max_bytes` and `max_files` limit the whole store.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class EntryStore:
         self.max_files = max_files
 
     def get(self, key: str) -> bytes | None:
-        """Return the payload of an entry and mark it used; None if there is none of use."""
+        """Return the payload of an entry and mark it used; None if it is missing or damaged."""
         path = self.directory / key
         if not self._is_private():
             return None
@@ -151,13 +151,13 @@ class EntryStore:
             self.remove(key)
             return None
         try:
-            os.utime(path)  # last use; file systems are often mounted without access times
+            os.utime(path)  # the last use; file systems are often mounted without access times
         except OSError:
             logger.debug("%s: gone or read-only", path)
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
-        """Write an entry and remove the oldest beyond the bounds; a too large one is left out."""
+        """Write an entry and evict old ones beyond the limits. A too large entry is skipped."""
         if len(payload) + len(_MAGIC) + 32 > self.max_bytes:
             return
         try:
@@ -170,7 +170,7 @@ class EntryStore:
             logger.warning("%s: cannot cache a %s: %s", self.directory, self.what, error)
 
     def remove(self, key: str) -> None:
-        """Remove an entry, if it is there, or a directory that stands in its place."""
+        """Remove an entry if it exists, or a directory of that name."""
         path = self.directory / key
         try:
             if path.is_dir() and not path.is_symlink():
@@ -181,7 +181,7 @@ class EntryStore:
             logger.warning("%s: cannot remove a cached %s: %s", path, self.what, error)
 
     def _is_private(self) -> bool:
-        """Whether only this user can write here: an entry is code that the device will run."""
+        """Return whether only this user can write here: entries are code that the device runs."""
         try:
             found = self.directory.stat()
         except OSError:
@@ -199,7 +199,7 @@ class EntryStore:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # another process removed it
+                    continue  # removed by another process
                 kind = unfinished if entry.name.startswith(NEW) else entries
                 kind.append((status.st_mtime_ns, entry.name, status.st_size))
         newest = max((e[0] for e in entries), default=0)
@@ -217,7 +217,7 @@ class EntryStore:
 
 @functools.lru_cache(maxsize=8)
 def _warn_shared(directory: Path, what: str) -> None:
-    """Log it once, not for every entry."""
+    """Log a directory that others can write to, once instead of for every entry."""
     logger.warning(
         "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
         directory,

@@ -1,4 +1,8 @@
-"""Files that users name: opened without waiting for a pipe, copied to memory, or written whole."""
+"""Safe access to files that users name: reading without blocking, copying, atomic writing.
+
+`PrivateCopy` reads a file into memory in a thread. `whole_file` writes a file that appears complete
+or not at all.
+"""
 
 import contextlib
 import ctypes
@@ -24,7 +28,7 @@ _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
 
 
 class NotAFileError(OSError):
-    """A name that a file cannot have; `strerror` says what was expected and found."""
+    """The name does not lead to a regular file; `strerror` has the expectation and the finding."""
 
     def __init__(self, found: str, path: Path) -> None:
         super().__init__(
@@ -33,20 +37,20 @@ class NotAFileError(OSError):
 
 
 def what_is(mode: int) -> str:
-    """Return what has this `st_mode`, with an article."""
+    """Return the kind of file that `st_mode` describes, with an article."""
     return next((name for test, name in _KINDS if test(mode)), "something that is no file")
 
 
 def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
-    """Open an ordinary file for reading; links are followed.
+    """Open a regular file for reading; links are followed.
 
     Raises:
         NotAFileError: it is a directory, device, FIFO or socket.
         OSError: it cannot be opened, or is longer than `max_bytes` (EFBIG).
     """
-    # Opening some devices does something, so nothing but a file is opened at all.
+    # Opening some devices has side effects, so only regular files are opened.
     _check(path, path.stat(), max_bytes)
-    # Without O_NONBLOCK a FIFO that has come in its place meanwhile would be waited for.
+    # O_NONBLOCK: opening must not wait for a FIFO that replaced the file after the check.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
     try:
         _check(path, os.fstat(file.fileno()), max_bytes)
@@ -57,9 +61,9 @@ def open_given(path: Path, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_given(path: Path, max_bytes: int) -> bytes:
-    """Return the content of an ordinary file of at most `max_bytes`; raise as `open_given`."""
+    """Return the content of a regular file of at most `max_bytes`; raises as `open_given`."""
     with open_given(path, max_bytes) as file:
-        # It may have grown, and files of /proc have no size.
+        # The file may have grown, and files in /proc have no size.
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise _too_long(path, len(content), max_bytes)
@@ -77,30 +81,30 @@ def _too_long(path: Path, size: int, max_bytes: int) -> OSError:
     return OSError(errno.EFBIG, f"expected at most {max_bytes} bytes, found {size}", str(path))
 
 
-# --- A file as private memory of this process, which no longer depends on the file ------------
-#     reader   | chunk 0 | chunk 1 | chunk 2 | ...          a thread of its own
-#     caller             | decodes what is there, and hashes chunk after chunk
+# --- A private copy of a file in memory, read by a thread -------------------------------------
+#     reader   | chunk 0 | chunk 1 | chunk 2 | ...          a separate thread
+#     caller             | decodes the bytes read so far, and hashes chunk after chunk
 
-# Larger chunks leave the last one to be hashed alone, smaller ones cost more hand-overs; 1 to 4 MiB
-# took the same time with a file of 64 MB.
+# With larger chunks the last one is hashed without overlap, smaller ones add synchronization. For a
+# file of 64 MB, 1 to 4 MiB took the same time.
 CHUNK_BYTES: Final = 2 << 20
 
 
 class FileChangedError(Exception):
-    """The file became shorter while it was copied."""
+    """The file became shorter while it was being copied."""
 
 
 class PrivateCopy:
-    """The memory that a file is copied to, while that goes on.
+    """A copy of a file in memory, which a thread fills in the background.
 
-    Use it in a `with` block: whatever ends the block ends the copying, too. `memory` has the `size`
-    of the file; its bytes are the file's as far as `wait` says so.
+    Use it in a `with` block, whose end also ends the copying. `size` is the size of the file.
+    `memory` holds the file's bytes as far as `wait` has confirmed.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open an ordinary file; one longer than `max_bytes` gives an empty `memory` and a `size`.
+        """Open a regular file. If it exceeds `max_bytes`, `memory` is empty but `size` is set.
 
-        Raises OSError if it cannot be opened, is no ordinary file, or there is no memory for it.
+        Raises OSError if it cannot be opened, is not a regular file, or memory is short.
         """
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open_given(path))
@@ -129,7 +133,7 @@ class PrivateCopy:
         self._resources.close()
 
     def _read(self, start: int, end: int) -> None:
-        # A view that outlived this call would keep the memory from being given back.
+        # A view that outlives this call would prevent the memory from being released.
         with memoryview(self.memory) as view:
             while start < end:
                 with view[start:end] as rest:
@@ -139,17 +143,17 @@ class PrivateCopy:
                 start += count
 
     def wait(self, end: int) -> None:
-        """Return when bytes 0 to `end` of the memory are those of the file.
+        """Wait until bytes 0 to `end` of the memory have been read.
 
         Raises:
             OSError: the file cannot be read.
-            FileChangedError: it is shorter than it was.
+            FileChangedError: the file has become shorter.
         """
         for chunk in self._chunks[: -(-end // CHUNK_BYTES)]:
             chunk.result()
 
     def pieces(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of bytes from `start` to the end, each when it is there; raise as `wait`."""
+        """Yield byte ranges from `start` to the end, once each is read; raises as `wait` does."""
         while start < len(self.memory):
             end = min(len(self.memory), (start // CHUNK_BYTES + 1) * CHUNK_BYTES)
             self.wait(end)
@@ -157,42 +161,42 @@ class PrivateCopy:
             start = end
 
     def protect(self) -> None:
-        """Let nobody write to the memory any more, kernels on a CPU among them; all is there."""
+        """Make the complete memory read-only, also for kernels that run on a CPU."""
         libc = ctypes.CDLL(None, use_errno=True)
         with memoryview(self.memory) as view:
             address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        # The result is ignored: a process that may not protect its memory can run.
+        # The result is ignored: a process without this protection can still run.
         libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(self.memory)), mmap.PROT_READ)
 
 
 def _private_memory(size: int) -> mmap.mmap:
-    """Return zeros that no other process shares; a mapping has at least one byte."""
+    """Return zeroed memory that no other process shares, at least one byte."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(size, 1), flags=flags)
-    # Fewer page faults: 38 ms instead of 48 for 64 MB read and hashed. A kernel without large pages
-    # refuses, which changes nothing but the time.
+    # Fewer page faults: reading and hashing 64 MB takes 38 ms instead of 48. The Linux kernel may
+    # refuse large pages, which only costs time.
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
-# --- Output files: written next to their place and renamed, so that they are whole or missing -
-# Renaming replaces anything that has the name: a symbolic link, or for root a device. So links are
-# followed first, and anything but an ordinary file is refused. Everything that writes a file for a
-# user goes through here (`cereal.log_writer` does the same by itself: it knows no runtime).
+# --- Output files: written under a temporary name and renamed, so they are complete or missing -
+# Renaming would replace a symbolic link or, for root, a device. Therefore links are followed first,
+# and anything but a regular file is refused. All files for users are written by these functions,
+# except that `cereal.log_writer`, which must not import runtime, does the same itself.
 
-# As many as Linux follows (path_resolution(7)).
+# The number of links that Linux follows (path_resolution(7)).
 MAX_LINKS: Final = 40
-# Characters of the name, up to 4 bytes each, that temporary files show.
+# Number of the name's characters, of up to 4 bytes each, to use in temporary file names.
 MAX_PREFIX: Final = 40
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """Return where a file of this name lies: symbolic links are followed, missing files too.
+    """Return the path of the file that `path` names, which may be missing, following links.
 
     Raises:
-        NotAFileError: it leads to a directory, device, pipe or socket, or to a stream of this
-            process (/dev/stdout): a file that replaced one would not be what the stream writes to.
+        NotAFileError: it is a directory, device, FIFO or socket, or a stream of this process
+            (/dev/stdout): replacing that by a file would not redirect the stream.
         OSError: it cannot be looked up.
     """
     given = place = Path(path)
@@ -215,16 +219,16 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a new file that takes its place when the block ends, unless it ends by an exception.
+    """Open a new file that replaces `path` when the block ends, unless by an exception.
 
-    The file is on the disk before it gets its name, and has the permissions of the umask.
+    The file is synced to disk before it is renamed. Its permissions follow the umask.
 
     Raises:
         NotAFileError: see `target_of`.
         OSError: the file cannot be written; nothing is left. Its `filename` is always set.
     """
     target = target_of(path)
-    # A name may be as long as the file system takes, so not all of it fits this one.
+    # A name may have the file system's maximum length, so the temporary name uses only a part.
     prefix = f".{target.name[:MAX_PREFIX]}."
     is_open = False
     try:
@@ -235,16 +239,16 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
     except OSError as error:
         if error.filename is None or not is_open:
-            # A write does not say to what, and nobody asked for the temporary file.
+            # A failed write does not name its file, and the temporary name would confuse users.
             error.filename = str(path)
         raise
 
 
 @contextlib.contextmanager
 def replacing(target: Path, prefix: str, mode: int) -> Iterator[BinaryIO]:
-    """Open a new file beside a target, which it replaces when the block ends without an exception.
+    """Open a new file next to `target`, which it replaces when the block ends without exception.
 
-    Its name begins with `prefix` until then. The target is an ordinary file or missing. If the file
+    Its temporary name begins with `prefix`. The target is a regular file or missing. If the file
     cannot be written, raises OSError and leaves nothing.
     """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
@@ -260,7 +264,7 @@ def replacing(target: Path, prefix: str, mode: int) -> Iterator[BinaryIO]:
 
 
 def _umask() -> int:
-    """Return the process's umask, which tempfile ignores (it creates files as 0600)."""
+    """Return the process's umask, which tempfile ignores (it creates files with mode 0600)."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

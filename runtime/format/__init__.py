@@ -1,1 +1,1 @@
-"""The artifact's format, typed and checked; needs no device."""
+"""The artifact format: reading, writing and checking. Needs no device."""

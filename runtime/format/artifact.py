@@ -1,9 +1,9 @@
-"""The artifact file: written by the compiler, read by the runtime; both sides are here.
+"""Reads and writes artifact files, the compiler's output and the runtime's input.
 
 Layout: a protocol 5 pickle of plain data (the manifest), zeros up to the next page, then the data
-(weights and reset values). All of it is read into memory of the process, checked there, and used
-from there, so nothing depends on the file any more. The format is described in
-docs/formats/artifact.md. Uses no device and imports no pyopencl.
+(weights and reset values). A file is read completely into private memory and checked there, so
+later changes of the file have no effect. docs/formats/artifact.md describes the format. This module
+uses no device and does not import pyopencl.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from runtime.format.plainpickle import PlainPickleError, decode, encode
 
 PAGE: Final = 4096
 MAX_HEADER_BYTES: Final = 64 << 20
-# Most manifests are shorter (2 MB for the driving models); only longer ones wait for the rest.
+# Most manifests are shorter (2 MB for the driving models). Longer ones are read in a second step.
 _USUAL_HEADER_BYTES: Final = 4 << 20
 _ZERO_DIGEST: Final = "0" * 64
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Digests(NamedTuple):
-    """The digests of an artifact, hexadecimal."""
+    """The sha256 digests of an artifact, in hexadecimal."""
 
-    artifact: str  # sha256 of the manifest, which holds the data's digest; of this very file
-    program: str  # see `program_digest`; of all files that hold this program
+    artifact: str  # digest of the manifest, which contains the data's digest; identifies the file
+    program: str  # see `program_digest`; the same for all files with this program
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A checked artifact. `data` stays valid as long as the artifact (it keeps the memory)."""
+    """A checked artifact. It keeps the memory of `data` alive."""
 
     manifest: Manifest
-    data: memoryview  # read-only bytes: weights and reset values, page aligned in the file
-    path: Path | None  # None: it was made in memory, and has no digests
-    sha256: str  # digest of the manifest, which itself holds the digest of the data
+    data: memoryview  # read-only bytes: weights and reset values, page-aligned in the file
+    path: Path | None  # None if it was made in memory; it then has no digests
+    sha256: str  # digest of the manifest, which contains the digest of the data
     program_sha256: str  # see `program_digest`
 
 
@@ -51,13 +51,13 @@ def write_artifact(
     """Write an artifact atomically and return its digests.
 
     The file replaces an existing one, and appears complete or not at all. A symbolic link is
-    followed. The manifest (docs/formats/artifact.md) is of builtin types; `sha256` and `data_size`
-    are filled in here, whatever they were. `data` holds weights and reset values; every offset in
-    the manifest is relative to its start.
+    followed. The manifest (docs/formats/artifact.md) consists of builtin types; its `sha256` and
+    `data_size` are replaced. `data` holds weights and reset values, and every offset in the
+    manifest is relative to its start.
 
     Raises:
-        ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary
-            file, or the disk refuses.
+        ArtifactError: the manifest is not valid (nothing is written), the target is not a regular
+            file, or it cannot be written.
     """
     target = Path(path)
     header, digests = _encode_header(manifest, data)
@@ -97,13 +97,12 @@ def _with_digests(
 
 
 def program_digest(raw: Mapping[str, Any]) -> str:
-    """Return the sha256 of what an artifact computes, hexadecimal.
+    """Return the sha256 of an artifact's computation, in hexadecimal.
 
-    Two compilations of one model for one kind of device have the same, though a driver makes other
-    binaries each time: binaries are left out, with the device and driver that they are for, and so
-    is `lineage`, which says where a model came from and not what it does. The manifest `raw` must
-    have the digest of the data, so the weights count. Raises PlainPickleError if it is no plain
-    data.
+    Two compilations of a model for the same kind of device have the same digest, although a driver
+    produces different binaries each time. It leaves out binaries with their device and driver, and
+    `lineage`, which describes the model's origin. The manifest `raw` must have the digest of the
+    data, so the weights are included. Raises PlainPickleError if `raw` is not plain data.
     """
     program = {key: value for key, value in raw.items() if key != "lineage"}
     program["programs"] = [{**one, "binary": b""} for one in raw["programs"]]
@@ -113,7 +112,7 @@ def program_digest(raw: Mapping[str, Any]) -> str:
 
 
 def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
-    """Return an artifact that never was a file; raise ArtifactError if its manifest is not valid.
+    """Return an artifact made in memory; raise ArtifactError if its manifest is not valid.
 
     `sha256` and `data_size` are filled in.
     """
@@ -123,11 +122,11 @@ def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifa
 
 
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
-    """Read and check an artifact file: structure, every range, and both digests.
+    """Read and check an artifact file: its structure, every range, and both digests.
 
-    The checked bytes are a private, read-only copy: whatever happens to the file while it is read
-    or afterwards, the artifact is what its digests say, or is refused. Raises ArtifactError: one
-    line that names the file and the first thing that is wrong.
+    The checked bytes are a private, read-only copy, so changing the file during or after reading
+    cannot produce an artifact that does not match its digests. Raises ArtifactError: one line that
+    names the file and the first problem.
     """
     where = Path(path)
     try:
@@ -139,18 +138,18 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
         ) from None
     except FileChangedError:
         raise ArtifactError(
-            f"{where}: the file became shorter while it was read; copy it beside its place and "
-            "rename it"
+            f"{where}: the file became shorter while it was read; copy it to a temporary name "
+            "first, then rename it"
         ) from None
     except OSError as error:
         raise ArtifactError(f"{where}: cannot read: {error.strerror or error}") from error
     except (ArtifactError, PlainPickleError) as error:
-        # No view of the copy outlives a failure, so its memory is given back at once.
+        # No view of the copy survives a failure, so its memory is released immediately.
         raise ArtifactError(f"{where}: {error}") from None
 
 
 def is_artifact(start: bytes) -> bool:
-    """Return whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
+    """Return whether `start`, the first 64 bytes of a file, can be the start of an artifact."""
     return start[:2] == b"\x80\x05"
 
 
@@ -164,7 +163,7 @@ def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
     check_identity(raw)
     digest = _check_manifest_digest(raw, memory[:header_size])
     manifest = parse_manifest(raw)
-    # Artifacts of versions that did not write it are known by the same one.
+    # Artifacts of older versions, which do not store this digest, get the same one.
     program = raw["sha256"].get("program") or program_digest(raw)
     start = header_size + (-header_size % PAGE)
     expected = start + manifest.data_size
@@ -189,7 +188,7 @@ def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
 
 
 def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
-    """Return the manifest and its bytes; it is decoded before all of the file is there."""
+    """Return the manifest and its size in bytes, decoded before the whole file has been read."""
     usual = min(copy.size, _USUAL_HEADER_BYTES)
     copy.wait(usual)
     if not is_artifact(copy.memory[:64]):
@@ -211,10 +210,10 @@ def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
 
 
 def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
-    """Return the manifest's digest after comparing it.
+    """Check the manifest's digest and return it.
 
-    The writer hashed the header with zeros in place of this digest's 64 hex digits, which occur a
-    second time only by forgery.
+    The writer hashed the header with zeros in place of this digest's 64 hex digits, which occur
+    a second time only in a forgery.
     """
     digests = raw.get("sha256")
     if type(digests) is not dict or any(

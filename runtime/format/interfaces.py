@@ -1,10 +1,10 @@
-"""The interfaces of driving and driver monitoring models as data: what compiler and daemon obey.
+"""The interfaces of driving and driver monitoring models, as data for the compiler and the daemon.
 
-The compiler derives an `Interface` or a `MonitoringInterface` from ONNX files and a declaration
-(`scheduler.driving`), stores its plain form in the manifest's metadata under "interface", and
-builds the graph from it. The daemon reads it back and knows no generation by name. Terms and rules
-are explained in docs/interfaces.md, heads and files of driver monitoring in
-docs/formats/monitoring-models.md.
+An interface describes the inputs, outputs and rules of a model. The compiler derives an `Interface`
+or a `MonitoringInterface` from ONNX files and a declaration (`scheduler.driving`), builds the graph
+from it, and stores its plain form in the manifest's metadata under "interface". The daemon reads it
+back, so its code has no names of model generations. Terms and rules are explained in
+docs/interfaces.md, driver monitoring models in docs/formats/monitoring-models.md.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from runtime.errors import ArtifactError
 from runtime.format.parts import Fields
 
 IMAGE_MODES: Final = ("bilinear", "nearest")
-# After missing frame ids: "skip" only advances the queues of images and desires, "run" runs.
+# After missing frames: "skip" only advances the queues of images and desires, "run" runs the model.
 DROP_POLICIES: Final = ("skip", "run")
 LATERAL_RULES: Final = ("plan", "desired_curvature", "action")
 LONGITUDINAL_RULES: Final = ("none", "plan", "action")
@@ -24,7 +24,7 @@ LATERAL_DELAYS: Final = ("liveDelay", "steerActuatorDelay")
 STOP_RULES: Final = ("plan", "speed")
 LANE_CHANGE_MACHINES: Final = ("A", "B")
 META_WIDTHS: Final = (48, 53, 55)
-# Inputs that the host computes for each frame besides frames, matrices, desires: name -> shape.
+# Inputs that the host computes for each frame, besides frames, matrices and desires: name -> shape.
 HOST_INPUTS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"traffic_convention": (1, 2), "lateral_control_params": (1, 2), "action_t": (1, 2)}
 )
@@ -39,94 +39,93 @@ class ModelPart:
     """One ONNX model of an interface."""
 
     role: str  # such as "vision", "policy", "on_policy", "off_policy", "supercombo"
-    checkpoint: str  # which training run it comes from; "" if unknown
-    width: int  # of its output vector `<role>_outputs`, float32 (1, width)
+    checkpoint: str  # the training run that it comes from; "" if unknown
+    width: int  # length of its output vector `<role>_outputs`, float32 (1, width)
     slices: Mapping[str, tuple[int, int]]  # head -> (start, stop), 0 <= start < stop <= width
     inputs: Mapping[str, tuple[tuple[int, ...], str]]  # ONNX input -> (shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRule:
-    """How the two camera views are made.
+    """The rule that makes the two camera views, the model's crops of the road."""
 
-    `gap` is the number of frames between the two images that a model sees: 1 (50 ms) or 4 (200 ms);
-    0 if the model keeps its images itself and takes only the newest ones.
-    """
-
-    mode: str  # "bilinear" (fixed point, pixel centres kept in chroma) or "nearest"
+    mode: str  # "bilinear" (fixed point, pixel centers kept in chroma) or "nearest"
+    # Number of frames between the two images that a model sees: 1 (50 ms) or 4 (200 ms); 0 if the
+    # model stores its images itself and gets only the newest.
     gap: int
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRule:
-    """A history that the device keeps, one row a frame, and that a model sees in samples."""
+    """A history: a queue on the device with one row per frame, which a model samples."""
 
-    length: int  # samples that the model sees
-    step: int  # frames between samples; for desires the maximum of so many rows
-    current: bool  # a frame's row is stored before the model sees the history; else after
-    newest: bool  # the last sample is the newest row; else the first is the oldest
-    scale: float = 1.0  # of a row as stored: 0 for inputs switched off, 1 but for past curvatures
+    length: int  # number of samples that the model sees
+    step: int  # frames between samples; for desires, a sample is the maximum of `step` rows
+    current: bool  # whether a frame's row is stored before the model sees the history
+    newest: bool  # whether the last sample is the newest row; otherwise the first is the oldest
+    # Factor applied to stored rows: 0 disables the input; only past curvatures use other factors.
+    scale: float = 1.0
 
     @property
     def frames(self) -> int:
-        """Rows that the device keeps."""
+        """Number of rows on the device."""
         return self.length * self.step
 
     @property
     def first(self) -> int:
-        """Row of the first sample; the others follow at each `step`-th."""
+        """Row of the first sample. Every `step`-th row after it is a sample too."""
         return self.step - 1 if self.newest else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ActionRule:
-    """How the driving command is made of the outputs.
+    """The rule that computes the driving command from the model's outputs.
 
-    The lateral delay is that of the source, and `lateral_delay_extra_s` and `lat_smooth_s` more;
-    the longitudinal one that of the car and `long_smooth_s`. A command takes effect `frame_delay_s`
-    after the delay.
+    The lateral delay is the sum of its source, `lateral_delay_extra_s` and `lat_smooth_s`. The
+    longitudinal delay is the sum of the car's delay and `long_smooth_s`. A command takes effect
+    `frame_delay_s` after the delay.
     """
 
-    lateral: str  # head that curvature comes from
-    longitudinal: str  # head that acceleration comes from; "none" leaves it empty
-    lateral_delay: str  # message and field it comes from
+    lateral: str  # head with the curvature
+    longitudinal: str  # head with the acceleration; "none" leaves it empty
+    lateral_delay: str  # source of the delay, one of LATERAL_DELAYS
     lateral_delay_extra_s: float
     frame_delay_s: float
-    lat_smooth_s: float  # time constant of the filter; 0 for none
-    long_smooth_s: float  # as `lat_smooth_s`
+    lat_smooth_s: float  # time constant of the lateral filter; 0 for none
+    long_smooth_s: float  # time constant of the longitudinal filter; 0 for none
     hold_below_mps: float  # up to this speed the curvature is held; 0 for never
-    stop: str  # "plan" (planned speeds) or "speed" (speed and acceleration now)
-    clip_speed: bool  # speeds below 0 count as 0 before use
+    stop: str  # one of STOP_RULES: by planned speeds, or by current speed and acceleration
+    clip_speed: bool  # whether negative speeds count as 0
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """All that compiler and daemon need to know of a driving model."""
+    """Everything that the compiler and the daemon need to know about a driving model."""
 
-    name: str  # of the revision, see `modeld make-model --list-interfaces`
-    reason: str  # how it was chosen, for people
-    # In the order in which they run; a head in two is the later one's.
+    name: str  # name of the revision, see `modeld make-model --list-interfaces`
+    reason: str  # why this interface was chosen, for people
+    # In execution order. If two models have the same head, the later one's is used.
     models: tuple[ModelPart, ...]
     image: ImageRule
-    desire: HistoryRule | None  # history of desires; None if the model keeps it
-    features: HistoryRule | None  # history of `hidden_state`; None if the model keeps it
+    desire: HistoryRule | None  # history of desires; None if the model stores it
+    features: HistoryRule | None  # history of `hidden_state`; None if the model stores it
     curvature: HistoryRule | None  # history of the model's own curvatures; None for none
-    states: tuple[str, ...]  # ONNX inputs that come back as `next_<name>` for the next frame
-    host_inputs: tuple[str, ...]  # names of HOST_INPUTS that the program takes
-    drop_policy: str  # of DROP_POLICIES
+    states: tuple[str, ...]  # ONNX inputs whose next value is the output `next_<name>`
+    host_inputs: tuple[str, ...]  # the HOST_INPUTS that the program has
+    drop_policy: str  # one of DROP_POLICIES
     action: ActionRule
     meta: int  # width of the head `meta`, which determines its columns
-    lane_change: str  # of LANE_CHANGE_MACHINES
-    big: bool = False  # the flag of messages
+    lane_change: str  # one of LANE_CHANGE_MACHINES
+    big: bool = False  # value of the `big` flag in messages
 
     def plain(self) -> dict[str, Any]:
-        """Return the form for manifest and JSON: dicts, lists, text and numbers."""
+        """Return the interface as plain data for the manifest and JSON."""
         found: dict[str, Any] = _plain_value(asdict(self))
         return found
 
     @property
     def heads(self) -> dict[str, tuple[str, int, int]]:
-        """Head -> (role, start, stop), the later model's where two have it."""
+        """Head -> (role, start, stop), of the later model if two have the head."""
         return {
             name: (part.role, *bounds)
             for part in self.models
@@ -135,16 +134,16 @@ class Interface:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value with lists for tuples and dicts for mappings, as manifests have them."""
+    """Return a value with tuples as lists and mappings as dicts, the types of manifests."""
     if isinstance(value, Mapping):
         return {key: _plain_value(item) for key, item in value.items()}
     return [_plain_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def parse_interface(value: object) -> Interface:
-    """Return the interface that `Interface.plain` wrote, every field checked.
+    """Parse the result of `Interface.plain`, checking every field.
 
-    Raises ArtifactError if a field is missing, of another type or out of range.
+    Raises ArtifactError if a field is missing, has the wrong type or is out of range.
     """
     where = "metadata.interface"
     if isinstance(value, str):
@@ -185,7 +184,7 @@ def parse_interface(value: object) -> Interface:
 
 
 def _parse_part(value: object, where: str) -> ModelPart:
-    """Return the part that `Interface.plain` wrote under `where`; checks as `parse_interface`."""
+    """Parse one model of an interface; `where` names it in errors, as in `parse_interface`."""
     fields = Fields(value, where)
     width = fields.number("width", 1, MAX_WIDTH)
     slices: dict[str, tuple[int, int]] = {}
@@ -218,7 +217,7 @@ def _history(top: Fields, key: str) -> HistoryRule | None:
         fields.number("step", 1, 100),
         fields.get("current", bool),
         fields.get("newest", bool),
-        _seconds(fields, "scale", 1.0),
+        _bounded(fields, "scale", 1.0),
     )
 
 
@@ -227,18 +226,18 @@ def _action(fields: Fields) -> ActionRule:
         lateral=fields.choice("lateral", LATERAL_RULES),
         longitudinal=fields.choice("longitudinal", LONGITUDINAL_RULES),
         lateral_delay=fields.choice("lateral_delay", LATERAL_DELAYS),
-        lateral_delay_extra_s=_seconds(fields, "lateral_delay_extra_s"),
-        frame_delay_s=_seconds(fields, "frame_delay_s"),
-        lat_smooth_s=_seconds(fields, "lat_smooth_s"),
-        long_smooth_s=_seconds(fields, "long_smooth_s"),
-        hold_below_mps=_seconds(fields, "hold_below_mps"),
+        lateral_delay_extra_s=_bounded(fields, "lateral_delay_extra_s"),
+        frame_delay_s=_bounded(fields, "frame_delay_s"),
+        lat_smooth_s=_bounded(fields, "lat_smooth_s"),
+        long_smooth_s=_bounded(fields, "long_smooth_s"),
+        hold_below_mps=_bounded(fields, "hold_below_mps"),
         stop=fields.choice("stop", STOP_RULES),
         clip_speed=fields.get("clip_speed", bool),
     )
 
 
-def _seconds(fields: Fields, key: str, high: float = 10.0) -> float:
-    """Return a float in [0, high]; NaN is not."""
+def _bounded(fields: Fields, key: str, high: float = 10.0) -> float:
+    """Return the float field `key`, which must be in [0, high]; NaN is refused."""
     value: float = fields.get(key, float)
     if not 0.0 <= value <= high:
         raise ArtifactError(f"{fields.where}.{key}: {value} is outside 0..{high:g}")
@@ -264,16 +263,16 @@ def _one_of(value: object, allowed: tuple[str, ...], where: str) -> str:
 # --- Driver monitoring ------------------------------------------------------------------------
 
 MONITORING_ROLE: Final = "monitoring"
-# Luma of the model's view, row by row.
+# Size of the luma plane of the model's view, stored row by row.
 VIEW_WIDTH: Final = 1440
 VIEW_HEIGHT: Final = 960
-# "exp" may overflow to infinity, "clipped" is exp(min(x, 11)).
+# The rule for standard deviations: "exp" may overflow to infinity, "clipped" is exp(min(x, 11)).
 STD_RULES: Final = ("exp", "clipped")
-# The model judges both seats: a head of a seat ends in one of these.
+# The model judges both seats. The name of each seat's head ends in one of these.
 SEATS: Final = ("lhd", "rhd")
 # Orientation and position (x, y, size) of the face, then the logarithms of their deviations.
 FACE_WIDTH: Final = 12
-# Heads of a seat -> width. All but the face are logits.
+# Heads for each seat -> width. All except the face are logits.
 SEAT_HEADS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "face_descs": FACE_WIDTH,
@@ -285,7 +284,7 @@ SEAT_HEADS: Final[Mapping[str, int]] = MappingProxyType(
         "sunglasses_prob": 1,
     }
 )
-# Heads that only some generations have. Without one, its message field stays empty.
+# Heads of some generations only. If one is missing, its message field stays empty.
 OPTIONAL_SEAT_HEADS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "occluded_prob": 1,
@@ -311,24 +310,24 @@ OPTIONAL_MONITORING_HEADS: Final[Mapping[str, int]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MonitoringInterface:
-    """All that compiler and daemon need to know of a driver monitoring model."""
+    """Everything that the compiler and the daemon need to know about a driver monitoring model."""
 
-    name: str  # of the revision
-    reason: str  # how it was chosen, for people
+    name: str  # name of the revision
+    reason: str  # why this interface was chosen, for people
     model: ModelPart  # inputs `input_img` and `calib`, and the heads in the output vector
-    image_mode: str  # of IMAGE_MODES
-    stds: str  # of STD_RULES
+    image_mode: str  # one of IMAGE_MODES
+    stds: str  # one of STD_RULES
 
     def plain(self) -> dict[str, Any]:
-        """Return the form for manifest and JSON: dicts, lists, text and numbers."""
+        """Return the interface as plain data for the manifest and JSON."""
         found: dict[str, Any] = _plain_value(asdict(self))
         return found
 
 
 def monitoring_head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return what is wrong with the heads of a model, one phrase each; [] for nothing.
+    """Return the problems with a model's heads, one phrase each; [] if there are none.
 
-    `slices` is head -> (start, stop). Heads without a field in the message are permitted.
+    `slices` is head -> (start, stop). Heads that the message has no field for are permitted.
     """
     problems = []
     for name, width in {**MONITORING_HEADS, **OPTIONAL_MONITORING_HEADS}.items():
@@ -343,10 +342,10 @@ def monitoring_head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]
 
 
 def parse_monitoring_interface(value: object) -> MonitoringInterface:
-    """Return the interface that `MonitoringInterface.plain` wrote, every field checked.
+    """Parse the result of `MonitoringInterface.plain`, checking every field.
 
-    Raises ArtifactError if a field is missing, of another type or out of range, or a head that the
-    message needs is missing or has another width.
+    Raises ArtifactError if a field is missing, has the wrong type or is out of range, or a head
+    that the message needs is missing or has another width.
     """
     where = "metadata.interface"
     top = Fields(value, where)

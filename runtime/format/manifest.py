@@ -1,8 +1,9 @@
-"""The typed form of an artifact's manifest, and every check on it that needs no device.
+"""The manifest of an artifact: its typed form, and all checks that need no device.
 
-`parse_manifest` is the one place where the dictionary of an artifact is trusted from then on:
-each field has its type, each index points at something, each range lies inside the data or the
-arena. The format is described in docs/formats/artifact.md. Imports numpy only for dtype names.
+`parse_manifest` turns a dictionary into a `Manifest` that can be trusted: each field has its type,
+each index refers to an existing item, and each range is inside the data (weights and reset values)
+or the arena (the memory of intermediates). docs/formats/artifact.md describes the format. numpy is
+used only for the names of dtypes.
 """
 
 import math
@@ -30,13 +31,13 @@ from runtime.format.parts import (
 )
 
 MAGIC: Final = "modeld-artifact"
-FORMAT: Final = 1  # layout of the file and keys of the manifest
-ABI: Final = 1  # what the runtime promises to kernels: argument order, buffers, entry semantics
-ALIGNMENT: Final = 256  # bytes; CL_DEVICE_MEM_BASE_ADDR_ALIGN is at most this on known devices
+FORMAT: Final = 1  # version of the file's layout and the manifest's keys
+ABI: Final = 1  # version of the kernel interface: argument order, buffers, meaning of entries
+ALIGNMENT: Final = 256  # bytes; known devices have a CL_DEVICE_MEM_BASE_ADDR_ALIGN of at most this
 
 KINDS: Final = ("plain", "driving", "monitoring")
 BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena", "image")
-PORT_KINDS: Final = ("input", "output")  # the caller's arrays, which may have no elements
+PORT_KINDS: Final = ("input", "output")  # the caller's arrays, which may be empty
 DTYPES: Final = (
     "bool",
     "int8",
@@ -51,56 +52,56 @@ DTYPES: Final = (
     "float32",
     "float64",
 )
-MAX_BYTES: Final = 16 << 30  # one buffer, the arena, the data: no supported device has more
+MAX_BYTES: Final = 16 << 30  # one buffer, the arena or the data; no supported device has more
 MAX_RANK: Final = 16
-MAX_PORTS: Final = 4096  # inputs, and outputs, of one entry
+MAX_PORTS: Final = 4096  # inputs of one entry, and outputs of one entry
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """One ONNX file that went into the artifact."""
+    """One ONNX file from which the artifact was compiled."""
 
-    role: str
-    file: str
+    role: str  # such as "vision" or "policy"
+    file: str  # name of the file
     sha256: str
-    checkpoint: str
+    checkpoint: str  # the training run that it comes from; "" if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """The device the artifact was compiled for; `device` and `driver` are as in DeviceInfo."""
+    """The device that the artifact was compiled for. `device` and `driver` are as in DeviceInfo."""
 
-    name: str
+    name: str  # name of the device row
     device: str
     driver: str
-    options: str
+    options: str  # build options of its programs
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """One device buffer; `size` and `offset` in bytes, what `offset` means depends on `kind`."""
+    """One device buffer. Its `kind` decides whether `offset` is into the arena or into the data."""
 
     name: str
-    kind: str
-    dtype: str
+    kind: str  # one of BUFFER_KINDS
+    dtype: str  # one of DTYPES
     shape: tuple[int, ...]
-    offset: int
-    size: int
+    offset: int  # bytes
+    size: int  # bytes, including padding
     reset: int  # state only: offset of the reset value in the data, -1 for zeros
-    image: ImageSpec | None = None  # of kind image, and of weights that are one
-    partial: bool = False  # input only: a run may give the first bytes alone
+    image: ImageSpec | None = None  # for the kind image, and for weights stored as images
+    partial: bool = False  # input only: a run may provide only the first bytes
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the array itself; `size` may be larger (padding for vector access)."""
+        """Size of the array itself, bytes. `size` may be larger (padding for vector access)."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec:
-    """OpenCL source, its build options, and the device binary made of it (empty: none)."""
+    """OpenCL source, its build options, and the device binary built from it (b"" for none)."""
 
     source: str
     options: str
@@ -109,67 +110,67 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One launch: a kernel function with its arguments and its index space."""
+    """A kernel function with its arguments and its index space."""
 
-    name: str
-    program: int
-    args: tuple[int, ...]
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-    origin: tuple[str, ...]
-    flops: int
-    bytes_moved: int
-    function: int  # number in the megakernel, -1: it has none
-    writes: int  # number of `args`, the first ones, that are written
+    name: str  # name of the kernel function
+    program: int  # index in `Manifest.programs`
+    args: tuple[int, ...]  # indices in `Manifest.buffers`, in parameter order
+    global_size: tuple[int, int, int]  # number of work-items per dimension
+    local_size: tuple[int, int, int]  # work-group size per dimension
+    origin: tuple[str, ...]  # names of the ONNX nodes that it computes
+    flops: int  # operations of one launch
+    bytes_moved: int  # bytes that one launch reads and writes, each buffer once
+    function: int  # index of its function in the megakernel, -1 if it has none
+    writes: int  # number of written `args`, which come first
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySpec:
-    """One entry point: buffers written before it, read after it, and its launches in order."""
+    """One entry point: buffers written before it, buffers read after it, and its launches."""
 
     name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    launches: tuple[int, ...]
+    inputs: tuple[int, ...]  # indices in `Manifest.buffers`
+    outputs: tuple[int, ...]  # indices in `Manifest.buffers`
+    launches: tuple[int, ...]  # indices in `Manifest.kernels`, in execution order
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checked manifest; `raw` is its dictionary. `self_test` and `lineage` may be empty."""
+    """A checked manifest. `raw` is its dictionary. `self_test` and `lineage` may be empty."""
 
     name: str
-    kind: str
+    kind: str  # one of KINDS
     models: tuple[ModelSource, ...]
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # data of the model for its users, such as its interface
     target: TargetSpec
     buffers: tuple[BufferSpec, ...]
-    arena_size: int
+    arena_size: int  # bytes
     programs: tuple[ProgramSpec, ...]
     kernels: tuple[KernelSpec, ...]
     entries: tuple[EntrySpec, ...]
     megakernel: MegakernelSpec | None
     self_test: tuple[TestVector, ...]
-    lineage: dict[str, str]
-    data_size: int
+    lineage: dict[str, str]  # facts about the model's origin, by name
+    data_size: int  # bytes
     raw: dict[str, Any]
 
     def entry(self, name: str) -> EntrySpec | None:
-        """Return the entry called `name`, or None."""
+        """Return the entry named `name`, or None."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
 def is_strict(metadata: Mapping[str, Any]) -> bool:
-    """Return whether this program gives the same bytes on every CPU that it is for.
+    """Return whether this program gives the same bytes on every CPU that it supports.
 
-    `modeld compile --numerics strict` writes such programs (docs/numerics.md).
+    `modeld compile --numerics strict` creates such programs (docs/numerics.md).
     """
     return bool(metadata.get("numerics") == "strict")
 
 
 def check_identity(raw: object) -> None:
-    """Check magic, format and ABI first, so that a future artifact is called that, not damaged.
+    """Check magic, format and ABI first, so that a newer artifact is not reported as damaged.
 
-    Raises ArtifactError if it is no manifest, or this runtime does not read its format or ABI.
+    Raises ArtifactError if `raw` is not a manifest, or its format or ABI is not supported.
     """
     top = Fields(raw, "manifest")
     if top.value.get("magic") != MAGIC:
@@ -187,8 +188,8 @@ def check_identity(raw: object) -> None:
 def parse_manifest(raw: object) -> Manifest:
     """Check a manifest dictionary completely and return its typed form.
 
-    `sha256` and `data_size` may be missing in `write_artifact` only. Raises ArtifactError, which
-    names the first field that is missing, mistyped or out of range.
+    `sha256` and `data_size` may be missing only in `write_artifact`. Raises ArtifactError, which
+    names the first field that is missing, has the wrong type or is out of range.
     """
     check_identity(raw)
     top = Fields(raw, "manifest")
@@ -354,7 +355,7 @@ def _parse_size(fields: Fields, key: str, high: int) -> tuple[int, int, int]:
 
 
 def _check_arena_overlap(args: list[BufferSpec], where: str) -> None:
-    """Arguments of one launch are alive together: they share a start (in place) or are apart."""
+    """Check that arguments of one launch do not overlap; they may share a start (in place)."""
     arena = sorted((a for a in args if a.kind == "arena"), key=lambda a: (a.offset, a.size))
     for first, second in pairwise(arena):
         if first.offset != second.offset and second.offset < first.offset + first.size:
@@ -400,7 +401,7 @@ def _check_names(manifest: Manifest) -> None:
 
 
 def _check_data_ranges(manifest: Manifest) -> None:
-    """Weights and reset values share their start (the same tensor twice) or do not touch."""
+    """Check that weights and reset values do not overlap, except when they share a start."""
     ranges = sorted(
         (b.reset if b.kind == "state" else b.offset, b.size, b.name)
         for b in manifest.buffers

@@ -1,7 +1,8 @@
-"""The parts of a manifest: typed, bounded access to its dictionaries, and the checks of each part.
+"""Parsers for the parts of a manifest, with typed and bounded access to its dictionaries.
 
-All functions raise ArtifactError, which names the first field that is missing, mistyped or out of
-range.
+The parts are the code of kernels, images, the megakernel, the self-test and the lineage. All
+functions raise ArtifactError, which names the first field that is missing, has the wrong type or is
+out of range.
 """
 
 import hashlib
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 
 from runtime.errors import ArtifactError
 
-MAX_ITEMS: Final = 200_000  # buffers, kernels, launches of one entry; today's models need 300
+MAX_ITEMS: Final = 200_000  # buffers, kernels, or launches of one entry; current models need 300
 
 
 class Fields:
-    """One dictionary of the manifest; every failure is an ArtifactError that names the field."""
+    """One dictionary of the manifest. Every failure is an ArtifactError that names the field."""
 
     def __init__(self, value: object, where: str) -> None:
         if type(value) is not dict:
@@ -28,7 +29,7 @@ class Fields:
         self.where = where
 
     def get(self, key: str, kind: type) -> Any:
-        """Return field `key`, which must be exactly of type `kind` (a bool is no int)."""
+        """Return field `key`, whose type must be exactly `kind` (a bool is not an int)."""
         if key not in self.value:
             raise ArtifactError(f"{self.where}: the field {key!r} is missing")
         item = self.value[key]
@@ -55,7 +56,7 @@ class Fields:
         return item
 
     def choice(self, key: str, allowed: tuple[str, ...]) -> str:
-        """Return field `key`, one of the texts in `allowed`."""
+        """Return field `key`, one of the strings in `allowed`."""
         item = self.text(key)
         if item not in allowed:
             raise ArtifactError(
@@ -65,7 +66,7 @@ class Fields:
         return item
 
     def numbers(self, key: str, low: int, high: int, limit: int = MAX_ITEMS) -> tuple[int, ...]:
-        """Return a list of integers, each in [low, high]."""
+        """Return field `key`, a list of integers in [low, high], as a tuple."""
         items = self.items(key, limit)
         for item in items:
             if type(item) is not int or not low <= item <= high:
@@ -82,26 +83,26 @@ def in_range(value: object, low: int, high: int, where: str) -> int:
     return value
 
 
-# --- The code of kernels ----------------------------------------------------------------------
-# It is for the reader of an artifact: running it needs none of this. Loading only compares how many
-# images a kernel reads and writes with the device's limits.
+# --- The key `code` of kernels ----------------------------------------------------------------
+# It informs readers of an artifact and is not needed to run it. When loading, only the numbers of
+# images that a kernel reads and writes are compared with the device's limits.
 
-# Bytes of local memory, or accesses in a text: more than any kernel has.
+# More bytes of local memory, or accesses in the source, than any kernel has.
 _MAX_COUNT: Final = 2**31 - 1
-# The key `code` of a kernel:
+# The fields of `code`:
 #   kind           text: `contract`, `reduce`, `map` or `custom`
-#   start, end     characters of the program's source that hold the function, without callees
-#   writes         the first so many of `args` are written, the others only read
+#   start, end     range of characters in the program's source with the function, without callees
+#   writes         number of written `args`, which come first; the others are only read
 #   float64        whether the kernel computes in float64
 #   local_bytes    local memory of a work-group
-#   image_reads    texel reads in the text; those in a loop count once, as do the next two
+#   image_reads    texel reads in the source (one in a loop counts once; also in the next two)
 #   gated_reads    reads that a condition may replace by a fill value
 #   image_writes   texel writes
 _COUNTS: Final = ("local_bytes", "image_reads", "gated_reads", "image_writes")
 
 
 def check_code(kernel: Fields, source: str, args: int) -> int:
-    """Check a kernel's key `code`, which may be missing; return how many of `args` it writes."""
+    """Check the key `code` of a kernel, which may be missing; return how many `args` it writes."""
     if "code" not in kernel.value:
         return 1
     code = Fields(kernel.get("code", dict), f"{kernel.where}.code")
@@ -116,10 +117,10 @@ def check_code(kernel: Fields, source: str, args: int) -> int:
     return writes
 
 
-# --- Images in the buffer table; a texel is four elements (CL_RGBA) ---------------------------
+# --- Images in the buffer table. A texel has four elements (CL_RGBA) --------------------------
 #     {"kind": "image", "dtype": "float16", "image": [width, height], ...}
 
-# The key, and the kind of an intermediate; a weight may be an image too.
+# The key of an image's size, and the kind of an intermediate image. A weight can be an image too.
 _IMAGE: Final = "image"
 TEXEL: Final = 4
 _IMAGE_DTYPES: Final = ("float16", "float32")
@@ -128,14 +129,14 @@ _MAX_EXTENT: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """Texels of a two-dimensional image."""
+    """The size of a two-dimensional image, in texels."""
 
     width: int
     height: int
 
 
 def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec | None:
-    """Return the image that a buffer of `size` bytes is, None if it is none."""
+    """Return the size of a buffer's image; None if the buffer (of `size` bytes) is not an image."""
     if _IMAGE not in fields.value:
         if kind == _IMAGE:
             raise ArtifactError(f"{fields.where}: kind {_IMAGE} without its width and height")
@@ -160,33 +161,33 @@ def parse_image(fields: Fields, kind: str, dtype: str, size: int) -> ImageSpec |
 # --- The megakernel ---------------------------------------------------------------------------
 #     "replay": {"program": 2, "functions": [{"name": "map_1f", "args": 3}, ...]}
 #     "kernels": [{..., "function": 0}, ...]
-# A kernel names its function by number; name and number of arguments must be those of the function,
-# so a damaged number cannot make one function read the arguments of another.
+# A kernel refers to its function by index. Their names and argument counts must agree, so a damaged
+# index cannot make a function read the arguments of another kernel.
 
-# Work-items are counted with int, and every work-group counts one too many.
+# Work-items are counted in an int, and every work-group counts one too many.
 MAX_MEGAKERNEL_ITEMS: Final = 2**31 - 2**17
-MAX_TABLE_WORDS: Final = 1 << 24  # of 8 bytes, all entries together; today's models need 2000
-RECORD_WORDS: Final = 3  # function, work-items, where the arguments are
+MAX_TABLE_WORDS: Final = 1 << 24  # 8-byte words, all entries together; current models need 2000
+RECORD_WORDS: Final = 3  # function, work-items, index of the first argument word
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """One function of the megakernel: the kernel it is the text of, and its arguments."""
+    """One function of the megakernel."""
 
-    name: str
-    args: int
+    name: str  # name of the kernel
+    args: int  # number of the kernel's arguments
 
 
 @dataclass(frozen=True, slots=True)
 class MegakernelSpec:
-    """The program with the kernel `replay`, and its functions by number."""
+    """The megakernel of an artifact."""
 
-    program: int
-    functions: tuple[FunctionSpec, ...]
+    program: int  # index of the program that contains the kernel `replay`
+    functions: tuple[FunctionSpec, ...]  # its functions, to which kernels refer by index
 
 
 def parse_megakernel(raw: dict[str, Any], program_count: int) -> MegakernelSpec | None:
-    """Return the content of the key `replay`; None if it is missing or empty."""
+    """Parse the key `replay`; return None if it is missing or empty."""
     if "replay" not in raw or raw["replay"] == {}:
         return None
     fields = Fields(raw["replay"], "replay")
@@ -203,9 +204,9 @@ def parse_function(
     size: tuple[int, int, int],
     images: Sequence[bool],
 ) -> int:
-    """Return the number of a kernel's function, -1 if it is launched by itself.
+    """Return the index of a kernel's function; -1 if the kernel is launched separately.
 
-    `size` is its global size; `images` says for each of its arguments whether it is an image.
+    `size` is the kernel's global size. `images` has for each argument whether it is an image.
     """
     if "function" not in fields.value:
         return -1
@@ -234,7 +235,7 @@ def parse_function(
 
 
 def check_table(counts: Iterable[int]) -> None:
-    """Check that records with these numbers of arguments have at most MAX_TABLE_WORDS words."""
+    """Check that a table of records with these argument counts fits MAX_TABLE_WORDS."""
     words = sum(RECORD_WORDS + count for count in counts)
     if words > MAX_TABLE_WORDS:
         raise ArtifactError(
@@ -243,37 +244,38 @@ def check_table(counts: Iterable[int]) -> None:
         )
 
 
-# --- The self-test: seeds, and the values that the model gives for them -----------------------
-# A rule derives inputs and states before a run from the seed (`runtime.run.selftest`). Stored are
-# evenly spaced values of each output, and of each state that the entry writes.
+# --- The self-test: seeds, and the model's values for them ------------------------------------
+# A rule derives the inputs and states of a run from the seed (`runtime.run.selftest`). Evenly
+# spaced values of each output, and of each state that the entry writes, are stored.
 
-SELF_TEST_RULE: Final = 1  # how inputs and states are made of a seed, and which values are kept
-# Values of one array that are kept: all of an output of the driving models (2576 at most). A prime,
-# so that the step through larger arrays does not meet the same column of each row.
+SELF_TEST_RULE: Final = 1  # version of the rule for inputs and states, and for the kept values
+# The most values to keep of one array: all values of each output of the driving models (2576 at
+# most). It is prime, so that the step through larger arrays does not hit the same column of each
+# row.
 MAX_VALUES: Final = 4093
 MAX_VECTORS: Final = 16
-# Measured values: an array, or one that stays on the device.
+# Kinds of compared values: arrays that the host reads, and arrays that stay on the device.
 _EXPECTED_KINDS: Final = ("output", "state")
-# Of expected values that are all zero, this much is no difference.
+# Reference magnitude if all expected values are smaller, such as zero.
 SMALLEST_PEAK: Final = 1e-6
 
-# Shape and dtype by name, by kind, by entry.
+# Entry -> kind -> name -> (shape, dtype).
 Ports = Mapping[str, Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedValues:
-    """Values of one output or state after a run."""
+    """The expected values of one output or state after a run."""
 
     kind: str  # "output" or "state"
     name: str
-    shape: tuple[int, ...]  # of the whole array
-    values: NDArray[Any]  # those at `positions(size)`, of its dtype
-    tolerance: float  # of floats a share of the largest expected value, of integers a difference
-    share: float  # of the values that may be further off
+    shape: tuple[int, ...]  # shape of the whole array
+    values: NDArray[Any]  # the values at `positions(size)`, in the array's dtype
+    tolerance: float  # floats: relative to the largest expected value; integers: absolute
+    share: float  # the share of values that may exceed the tolerance
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the manifest has it."""
+        """Return the values as plain data for the manifest."""
         values = np.asarray(self.values, order="C")
         return {
             "kind": self.kind,
@@ -286,16 +288,16 @@ class ExpectedValues:
 
 @dataclass(frozen=True, slots=True)
 class TestVector:
-    """One run: states and inputs made from a seed, and the values expected after it."""
+    """One run: a seed for its states and inputs, and the values expected after it."""
 
-    __test__ = False  # pytest takes what is called Test for one of its own
+    __test__ = False  # otherwise pytest collects classes whose name begins with Test
 
     seed: int
     entry: str
-    expected: tuple[ExpectedValues, ...]  # of each output, and of each state that the entry writes
+    expected: tuple[ExpectedValues, ...]  # one per output and per state that the entry writes
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the manifest has it."""
+        """Return the vector as plain data for the manifest."""
         return {
             "seed": self.seed,
             "entry": self.entry,
@@ -304,18 +306,18 @@ class TestVector:
 
 
 def plain_self_test(vectors: tuple[TestVector, ...]) -> dict[str, Any]:
-    """Return the manifest's `self_test`; {} for no vectors."""
+    """Return the manifest's `self_test`; {} if there are no vectors."""
     return {"rule": SELF_TEST_RULE, "vectors": [v.plain() for v in vectors]} if vectors else {}
 
 
 def positions(size: int) -> NDArray[np.int64]:
-    """Return which elements of an array of `size` are kept, evenly spaced from the first on."""
+    """Return the indices of the values to keep of an array, evenly spaced from the first on."""
     count = min(size, MAX_VALUES)
     return np.arange(count, dtype=np.int64) * size // max(count, 1)
 
 
 def parse_vectors(manifest: Mapping[str, Any], ports: Ports) -> tuple[TestVector, ...]:
-    """Check `self_test` of a manifest and return its vectors, () if it has none."""
+    """Check the key `self_test` of a manifest; return its vectors, () if it has none."""
     raw = Fields(manifest.get("self_test", {}), "self_test")
     if not raw.value:
         return ()
@@ -370,18 +372,18 @@ def _parse_expected(
     return ExpectedValues(kind, name, shape, values, bounds["tolerance"], bounds["share"])
 
 
-# --- The origin of the model: short texts by short names --------------------------------------
-# The compiler writes who made the ONNX files and what these say of themselves, and the notes of who
-# compiled them (`modeld compile --note`). Nothing is computed from it (docs/formats/artifact.md).
+# --- The lineage: facts about the model's origin, as short texts by name ----------------------
+# The compiler writes the producer and metadata of the ONNX files, and the user's notes (`modeld
+# compile --note`). Nothing is computed from it (docs/formats/artifact.md).
 
-# Enough for four models of a dozen facts each; what lists and health messages show stays short.
+# Enough for four models with a dozen facts each, yet short enough for lists and health messages.
 MAX_FACTS: Final = 64
 MAX_FACT_NAME: Final = 96  # characters
 MAX_FACT_TEXT: Final = 200  # characters
 
 
 def lineage_problem(key: str, value: str) -> str:
-    """Return what a key or a value should be and is not, in a phrase; "" if both are right."""
+    """Return a phrase about an invalid key or value; "" if both are valid."""
     if (
         not 1 <= len(key) <= MAX_FACT_NAME
         or not key.isprintable()
@@ -395,10 +397,10 @@ def lineage_problem(key: str, value: str) -> str:
 
 
 def fitted_lineage(facts: Mapping[str, str], room: int = MAX_FACTS) -> dict[str, str]:
-    """Return foreign `facts` in the form that an artifact has, by name, the same each time.
+    """Return `facts` from other programs in the form of an artifact's lineage, sorted by name.
 
-    At most `room` are kept, the first ones by name. Those whose name does not fit are left out; a
-    value that does not fit is replaced by its length and digest.
+    At most `room` facts are kept, the first by name. Those with an invalid name are left out. An
+    invalid value is replaced by its length and digest.
     """
     found: dict[str, str] = {}
     for key, value in sorted(facts.items()):
@@ -413,7 +415,7 @@ def fitted_lineage(facts: Mapping[str, str], room: int = MAX_FACTS) -> dict[str,
 def parse_lineage(top: Fields) -> dict[str, str]:
     """Check the key `lineage` of a manifest, which may be missing, and return it.
 
-    Raises ArtifactError if it has too many entries, or one that is no short printable text.
+    Raises ArtifactError if it has too many entries, or one that is not a short printable text.
     """
     if "lineage" not in top.value:
         return {}

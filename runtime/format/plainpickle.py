@@ -1,9 +1,8 @@
-"""Pickle protocol 5 restricted to plain data: an encoder and a decoder that run nothing.
+"""Pickle protocol 5 restricted to plain data: an encoder, and a decoder that executes nothing.
 
-An ordinary `pickle.load` reads what `encode` writes. The way back is a decoder of our own and
-not `pickle.Unpickler`: it knows only the opcodes that build None, bool, int, float, str, bytes,
-list, tuple and dict, so there is no opcode in it that could import, call or allocate by a number
-taken from the file. Imported by `runtime.format.artifact` and by the cache of schedules only.
+`pickle.load` can read the encoder's output. The decoder is our own instead of `pickle.Unpickler`:
+it supports only the opcodes that build None, bool, int, float, str, bytes, list, tuple and dict, so
+no opcode can import, call, or allocate an amount taken from the file.
 """
 
 import mmap
@@ -11,9 +10,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-MAX_DEPTH: Final = 32  # nesting of containers; a manifest needs 6
-MAX_OPCODES: Final = 4_000_000  # bounds time (about 1 s per 3 million) and objects (64 B each)
-MAX_INT_BYTES: Final = 8  # every number in a manifest fits a signed 64-bit integer
+MAX_DEPTH: Final = 32  # nesting depth of containers; a manifest needs 6
+MAX_OPCODES: Final = 4_000_000  # limits time (about 1 s per 3 million) and objects (64 B each)
+MAX_INT_BYTES: Final = 8  # every number in a manifest fits in a signed 64-bit integer
 _CONTAINERS: Final = (list, tuple, dict)
 
 
@@ -25,15 +24,15 @@ class PlainPickleError(ValueError):
 
 
 def encode(value: object) -> bytes:
-    """Return `value` as a protocol 5 pickle whose bytes depend on the values alone.
+    """Return `value` as a protocol 5 pickle. Equal values give equal bytes.
 
-    `pickle.dumps` memoizes by object identity: two equal manifests give different bytes when one
-    shares a string object and the other does not. Nothing is memoized here, so equal values give
-    equal bytes, which "compiling twice gives the same file" relies on.
+    `pickle.dumps` memoizes by object identity, so two equal manifests give different bytes if only
+    one shares a string object. This encoder memoizes nothing, so that compiling twice gives the
+    same file.
 
-    The value is None, bool, int (64 bit), float, str, bytes, or list, tuple, dict (str keys) of
-    these, nested at most MAX_DEPTH deep. PlainPickleError says where another type (numpy scalars
-    too) or a value out of range is.
+    The value is None, bool, int (64 bit), float, str, bytes, or a list, tuple or dict (with str
+    keys) of these, nested at most MAX_DEPTH deep. PlainPickleError names the place of any other
+    type (numpy scalars included) and of values out of range.
     """
     out = bytearray(b"\x80\x05")
     _encode_into(out, value, "manifest", 0)
@@ -47,7 +46,7 @@ def _encode_into(out: bytearray, value: object, where: str, depth: int) -> None:
     kind = type(value)
     if kind is dict:
         assert isinstance(value, dict)
-        # A mark and one opcode for all items take fewer opcodes than adding items one by one.
+        # A mark and one opcode for all items need fewer opcodes than adding items one by one.
         out += b"}("
         for key, item in value.items():
             if type(key) is not str:
@@ -73,8 +72,7 @@ def _encode_scalar(out: bytearray, value: object, where: str) -> None:
         out += b"\x88" if value else b"\x89"
     elif kind is int:
         assert isinstance(value, int)
-        # Pickle has no opcode for a signed word of 64 bits, so larger integers are bytes with a
-        # length.
+        # Pickle has no opcode for a 64-bit integer, so larger ones are bytes with a length.
         if -(2**31) <= value < 2**31:
             out += b"J" + struct.pack("<i", value)
         elif -(2**63) <= value < 2**63:
@@ -119,13 +117,13 @@ def _encode_sized(out: bytearray, short: bytes, long: bytes, payload: bytes) -> 
 def decode(data: bytes | mmap.mmap, limit: int | None = None) -> tuple[Any, int]:
     """Decode one plain-data pickle at the start of `data`, reading at most `limit` bytes.
 
-    Returns the value and the number of bytes up to and including the STOP opcode. Also reads what
-    `pickle.dumps(value, protocol=5)` writes for plain data, except that a container may not occur
-    twice (a reference to a list or dict is refused, so no cycles).
+    Returns the value and the number of bytes up to and including the STOP opcode. It also reads the
+    output of `pickle.dumps(value, protocol=5)` for plain data, except that no container may occur
+    twice (a reference to a list or dict is refused, so there are no cycles).
 
     Raises:
-        PlainPickleError: an opcode outside the whitelist, a truncated or oversized argument, a
-            stack that does not add up, a key that is not a str, or nesting beyond MAX_DEPTH.
+        PlainPickleError: an opcode outside the whitelist, a truncated or oversized argument, an
+            inconsistent stack, a key that is not a str, or nesting beyond MAX_DEPTH.
     """
     decoder = _Decoder(data, len(data) if limit is None else min(limit, len(data)))
     value = decoder.run()
@@ -134,7 +132,7 @@ def decode(data: bytes | mmap.mmap, limit: int | None = None) -> tuple[Any, int]
 
 
 class _Decoder:
-    """The stack machine. Each opcode is a method; `OPCODES` is the whitelist."""
+    """The stack machine. Each opcode has a method; `OPCODES` is the whitelist."""
 
     def __init__(self, data: bytes | mmap.mmap, size: int) -> None:
         self.data = data
@@ -146,12 +144,12 @@ class _Decoder:
 
     def run(self) -> Any:
         data, table = self.data, OPCODES
-        # The protocol is fixed: others have opcodes that are not on the list.
+        # Only this protocol is accepted, because others have opcodes outside the whitelist.
         if data[:2] != b"\x80\x05":
             raise PlainPickleError("it does not start with pickle protocol 5")
         self.position = 2
         try:
-            # The number of opcodes bounds the time that a hostile file may take.
+            # Limiting the number of opcodes limits the time that a hostile file takes.
             for _ in range(MAX_OPCODES):
                 if self.position >= self.size:
                     break
@@ -165,7 +163,7 @@ class _Decoder:
                         f"opcode 0x{code:02x} at byte {self.position - 1} is not plain data"
                     )
                 handler(self)
-        # A stack that runs empty is a defect of the file, not an IndexError.
+        # An empty stack is a defect of the file, so report it as one instead of an IndexError.
         except (IndexError, struct.error):
             raise PlainPickleError(f"it ends or unwinds early at byte {self.position}") from None
         except UnicodeDecodeError:
@@ -180,7 +178,7 @@ class _Decoder:
         return self.stack[0]
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes; checked against the data before anything is allocated."""
+        """Return the next `count` bytes, checking that they exist before allocating anything."""
         end = self.position + count
         if end > self.size:
             raise PlainPickleError(
@@ -194,7 +192,7 @@ class _Decoder:
         return self.take(int.from_bytes(self.take(width), "little"))
 
     def pop_mark(self) -> list[Any]:
-        """Return the values above the innermost mark and go back below it."""
+        """Return the values above the innermost mark, and remove the mark."""
         items = self.stack
         self.stack = self.marked.pop()
         return items
@@ -208,13 +206,13 @@ class _Decoder:
         return top
 
     def frame(self) -> None:
-        # A frame is only a hint to read ahead; its length is still held to the data.
+        # A frame is only a hint for reading ahead, but its length must still fit the data.
         length = int.from_bytes(self.take(8), "little")
         if length > self.size - self.position:
             raise PlainPickleError(f"a frame of {length} bytes passes the end")
 
     def mark(self) -> None:
-        # A dictionary in a list takes two marks, hence twice the depth.
+        # A dictionary in a list has two marks, so the limit is twice the depth.
         if len(self.marked) >= 2 * MAX_DEPTH:
             raise PlainPickleError(f"it is nested more than {MAX_DEPTH} deep")
         self.marked.append(self.stack)
@@ -222,7 +220,7 @@ class _Decoder:
 
     def long1(self) -> None:
         width = self.take(1)[0]
-        # Long integers take quadratic time to print or convert, so their width is bounded.
+        # Converting long integers takes quadratic time, so their width is limited.
         if width > MAX_INT_BYTES:
             raise PlainPickleError(f"an integer of {width} bytes at byte {self.position}")
         self.stack.append(int.from_bytes(self.take(width), "little", signed=True))
@@ -242,7 +240,7 @@ class _Decoder:
         for key, item in zip(pairs[::2], pairs[1::2], strict=True):
             if type(key) is not str:
                 raise PlainPickleError(f"a key of type {type(key).__name__}, expected str")
-            # Python would take the last one; two readers might then see different manifests.
+            # Python would keep the last one; another reader might keep the first.
             if key in target:
                 raise PlainPickleError(f"the key {key[:80]!r} occurs twice")
             target[key] = item
@@ -310,9 +308,9 @@ OPCODES: Final[dict[int, Callable[[_Decoder], None]]] = {
 
 
 def _check_depth(value: object) -> None:
-    """Refuse nesting beyond MAX_DEPTH, level by level so that the check itself never recurses."""
+    """Raise PlainPickleError for nesting beyond MAX_DEPTH. Works by level, without recursion."""
     level: list[Any] = [value] if isinstance(value, _CONTAINERS) else []
-    # The root is at depth 0, and the last turn is the one that finds nothing left.
+    # The root has depth 0, and the last iteration finds nothing left.
     for _ in range(MAX_DEPTH + 2):
         if not level:
             return

@@ -1,1 +1,1 @@
-"""OpenCL as the runtime uses it: devices, drivers and their faults, builds, recordings."""
+"""OpenCL for the runtime: devices, driver workarounds, program builds and recordings."""

@@ -1,8 +1,8 @@
-"""pyopencl, imported with the environment that PoCL and pyopencl read when they start.
+"""Imports pyopencl, after setting the environment that PoCL and pyopencl read at startup.
 
-The other modules take `cl` from here and never import pyopencl themselves, so the order is always
-right. Importing this module is the one import in the runtime that does work: it makes PoCL's cache
-directory. `import runtime` alone does not.
+Other modules import `cl` from here and never pyopencl itself, so the order is always right.
+Importing this module has a side effect, unlike any other in the runtime: it creates PoCL's cache
+directory. `import runtime` alone does not import it.
 """
 
 from __future__ import annotations
@@ -28,41 +28,42 @@ logger = logging.getLogger(__name__)
 _OURS: Final = "process-"
 _NEW: Final = ".new-"
 _LOCK: Final = "lock"
-# PoCL notes here when a program was last built; it is made again.
+# PoCL records here when a program was last built. It recreates the file.
 _LAST_ACCESSED: Final = "last_accessed"
 
 
 def base_of(configured: str) -> Path:
-    """Return the directory to make ours in: the user's, also if a parent process set its own.
+    """Return the base directory of `PoclDirectory`: the one that the user configured.
 
-    `configured` is the value of POCL_CACHE_DIR that this process was started with.
+    `configured` is the value of POCL_CACHE_DIR. A parent process may have set it to its own
+    directory inside the user's.
     """
     path = Path(configured).absolute()
     return path.parent if path.name.startswith(_OURS) else path
 
 
 class PoclDirectory:
-    """PoCL's own cache: a directory for each process, so that no damage in it outlives one.
+    """PoCL's own cache: a directory per process, so that damage in it does not outlive the process.
 
-        <base>/process-XXXXXXXX/     what POCL_CACHE_DIR names: of this process, removed at its end
-            lock                     held (flock) for as long as the process lives
+        <base>/process-XXXXXXXX/     the value of POCL_CACHE_DIR, removed when the process ends
+            lock                     locked (flock) for as long as the process lives
             GN/HKFDNED.../           one program: `program.bc`, `<kernel>/<sizes>/<kernel>.so`
 
-    PoCL checks nothing that it reads back: a truncated `program.bc` or `.so`, left by a full disk
-    or a lost power supply, aborts the process, and the next one. So PoCL never meets files of
-    another process. What is worth keeping of a program is packed, stored with a digest
-    (`EntryStore`), and unpacked where a later process builds the same. Directories of processes
-    that were killed are removed by the next one: their locks can be taken (ADR 0003).
+    PoCL does not check the files that it reads. A `program.bc` or `.so` truncated by a full disk or
+    a power failure aborts this process and every later one. Therefore PoCL never gets the files of
+    another process. Reusable files of a program are packed, stored with a digest (`EntryStore`),
+    and unpacked when a later process builds the same program. The next process removes the
+    directories of killed processes, whose locks it can take (ADR 0003).
 
-    It is made in `base`, which is made private (0700) if it is missing. PoCL learns `path` once, so
-    it never changes. Raises OSError if nothing can be written there.
+    `base` is created private (0700) if it is missing. `path` never changes, because PoCL reads it
+    only once. Raises OSError if the directory cannot be written.
     """
 
     def __init__(self, base: Path) -> None:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_dead(base)
         fresh, self._lock = _make_locked(base)
-        # Only with its lock held does it get the name that others look for.
+        # Other processes look for the final name, so rename it only once it is locked.
         self.path = fresh.with_name(_OURS + fresh.name.removeprefix(_NEW))
         fresh.rename(self.path)
         self._owner = os.getpid()
@@ -70,7 +71,7 @@ class PoclDirectory:
         atexit.register(self.close)
 
     def ensure(self) -> None:
-        """Make the directory again, if somebody emptied the cache: PoCL aborts without it."""
+        """Create the directory again if it was deleted, because PoCL aborts without it."""
         if self.path.is_dir():
             return
         logger.warning("%s: removed by another process; making it again", self.path)
@@ -82,7 +83,7 @@ class PoclDirectory:
 
     @contextmanager
     def new_programs(self) -> Iterator[list[str]]:
-        """Gather the names of the programs that PoCL adds within; complete at the end."""
+        """Collect the names of the programs that PoCL adds in the block; complete at its end."""
         found: list[str] = []
         with self._building:
             self.ensure()
@@ -101,11 +102,11 @@ class PoclDirectory:
         return encode({"program": name, "files": files})
 
     def unpack(self, packed: bytes) -> None:
-        """Put the files of a program where PoCL looks for them, all or none.
+        """Write the files of a packed program where PoCL looks for them, all or none.
 
         Raises:
-            ValueError: these are not the files of a program.
-            OSError: they cannot be written.
+            ValueError: `packed` is not a packed program.
+            OSError: the files cannot be written.
         """
         name, files = _read_packed(packed)
         with self._building:
@@ -126,39 +127,39 @@ class PoclDirectory:
                 raise
 
     def close(self) -> None:
-        """Remove the directory; not in a forked child, whose parent still uses it."""
+        """Remove the directory, except in a forked child, whose parent still uses it."""
         if self._owner == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _programs(self) -> set[str]:
-        """Return the programs that are here, as "GN/HKFDNED..."."""
+        """Return the names of the programs in the directory, as "GN/HKFDNED..."."""
         heads = (entry for entry in os.scandir(self.path) if len(entry.name) == 2)
         return {f"{head.name}/{tail.name}" for head in heads for tail in os.scandir(head)}
 
 
 def _make_locked(base: Path) -> tuple[Path, int]:
-    """Make a directory, and take its lock: a file, as some systems lock no directories."""
+    """Create a directory and lock a file in it, because some systems cannot lock directories."""
     fresh = Path(tempfile.mkdtemp(dir=base, prefix=_NEW))
     lock = os.open(fresh / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # The others cannot take it either and leave the directory alone.
+        # Other processes cannot lock it either, so they leave the directory alone.
         logger.info("%s: no locks here (%s)", base, error)
     return fresh, lock
 
 
 def _remove_dead(base: Path) -> None:
-    """Remove the directories of processes that ended without doing so themselves."""
+    """Remove the directories of processes that ended without removing their own."""
     for directory in base.glob(_OURS + "*"):
         try:
             lock = os.open(directory / _LOCK, os.O_RDWR)
         except OSError:
-            continue  # its process is removing it just now
+            continue  # its process is just removing it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            continue  # its process lives
+            continue  # its process is alive
         else:
             shutil.rmtree(directory, ignore_errors=True)
         finally:
@@ -182,9 +183,9 @@ def _read_packed(packed: bytes) -> tuple[str, dict[str, bytes]]:
 
 
 def _pocl_directory() -> PoclDirectory:
-    """Make the directory that PoCL writes to, where the environment says or in our cache.
+    """Create PoCL's directory, below POCL_CACHE_DIR or in our cache directory.
 
-    PoCL aborts the process if it cannot write there.
+    The fallback is a temporary directory, because PoCL aborts the process if it cannot write.
     """
     configured = os.environ.get("POCL_CACHE_DIR")
     base, variable = cache_dir() / "pocl", "MODELD_CACHE_DIR"
@@ -195,8 +196,7 @@ def _pocl_directory() -> PoclDirectory:
 
 pocl_directory: Final = _pocl_directory()
 os.environ["POCL_CACHE_DIR"] = str(pocl_directory.path)
-# pyopencl's own source cache would duplicate ours, in another directory, without the driver in
-# its key.
+# pyopencl's source cache would duplicate ours in another directory, and its key lacks the driver.
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 
 try:

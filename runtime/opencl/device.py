@@ -1,7 +1,6 @@
-"""OpenCL discovery: what devices there are, which one is taken, and the environment they need.
+"""Finds OpenCL devices, selects one, and opens it.
 
-The only module that looks at platforms. Called by the executor, by `modeld devices` and by the
-compiler.
+No other module queries platforms. The executor, the compiler and `modeld devices` use this one.
 """
 
 import functools
@@ -17,40 +16,40 @@ from runtime.opencl.binding import cl
 from runtime.opencl.pocl import MISSING, POCL, WHEEL_VERSION, ensure_linker
 from runtime.opencl.probe import UNKNOWN, examine
 from runtime.opencl.recording import Support, support_of
-from runtime.opencl.workers import Candidates, Workers, starting
+from runtime.opencl.workers import Candidates, Workers, call_tracking_threads
 
-# PyPI has PoCL for one kind of processor only; elsewhere it comes from the distribution.
+# The PoCL wheel on PyPI exists for this processor only. Elsewhere PoCL comes from the distribution.
 _WITH_WHEEL: Final = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """The facts of one OpenCL device that need no opening of it."""
+    """The properties of an OpenCL device that are known without opening it."""
 
-    index: str  # "platform:device", also accepted by choose_device
-    platform: str
+    index: str  # "platform:device", as accepted by `choose_device`
+    platform: str  # name of the OpenCL platform
     name: str
-    driver: str  # everything a compiled binary depends on besides the name
+    driver: str  # the versions that, together with the name, determine a compiled binary
     kind: str  # "gpu", "cpu" or "other"
-    version: str
+    version: str  # OpenCL version, as reported by the device
     compute_units: int
     clock_mhz: int
     global_mem_bytes: int
     max_alloc_bytes: int
     local_mem_bytes: int
-    max_work_group_size: int
-    base_align_bytes: int
-    unified_memory: bool
-    images: bool
-    half_arithmetic: bool
+    max_work_group_size: int  # work-items
+    base_align_bytes: int  # alignment of sub-buffers
+    unified_memory: bool  # whether host and device share memory
+    images: bool  # whether it supports images
+    half_arithmetic: bool  # whether it computes in fp16
     extensions: tuple[str, ...]
-    problem: str  # why it cannot be used; empty if it can
-    simd: str = UNKNOWN  # what its compiler generates code for, see `runtime.opencl.probe.Finding`
-    vector_width: int = 1  # float32 elements of a vector, as the driver says
-    cpu: str = ""  # the name by which PoCL's compiler knows the CPU
-    max_image: tuple[int, int] = (0, 0)  # texels of a two-dimensional image: width, height
-    max_image_args: tuple[int, int] = (0, 0)  # images that one kernel may read, and write
-    recording: Support | None = None  # how launches are recorded to run as one command
+    problem: str  # the reason that it cannot be used; "" if it can
+    simd: str = UNKNOWN  # the compiler's SIMD level, see `runtime.opencl.probe.Finding`
+    vector_width: int = 1  # float32 elements of a vector, as reported by the driver
+    cpu: str = ""  # PoCL's name of the CPU
+    max_image: tuple[int, int] = (0, 0)  # largest two-dimensional image: width, height in texels
+    max_image_args: tuple[int, int] = (0, 0)  # the most images that one kernel can read, and write
+    recording: Support | None = None  # support for recording launches as one command
 
     @property
     def is_pocl(self) -> bool:
@@ -59,52 +58,52 @@ class DeviceInfo:
 
     @property
     def max_buffer_args(self) -> int | None:
-        """Buffers of one kernel beyond which the driver ends the process; None if unknown.
+        """The most buffers of one kernel, beyond which the driver kills the process; None: unknown.
 
-        freedreno of Mesa 25.0.7 has a table of 16 and no check.
+        freedreno of Mesa 25.0.7 has a table of 16 entries and no check.
         """
         is_freedreno = self.platform == "rusticl" and self.name.startswith("FD")
         return 16 if is_freedreno else None
 
     @property
     def fuses(self) -> bool:
-        """Whether it is a CPU on which kernels multiply and add with one rounding, by PoCL."""
+        """Whether it is a PoCL CPU that multiplies and adds with a single rounding (FMA)."""
         return self.is_pocl and self.simd.startswith(_FUSING)
 
 
-# AVX alone has no multiply-add; all processors that have AVX2 do.
+# AVX alone has no fused multiply-add, but every processor with AVX2 does.
 _FUSING: Final = ("avx2", "avx512", "neon")
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """An opened device: its description and an OpenCL context shared by all programs on it."""
+    """An opened device: its description, and an OpenCL context that its programs share."""
 
     info: DeviceInfo
     handle: cl.Device
     context: cl.Context
-    candidates: Candidates | None = None  # threads of which some may be its workers
+    candidates: Candidates | None = None  # threads that may be the device's workers
 
     def workers(self) -> Workers | None:
-        """Return the threads that can be placed, when kernels have run; None if there are none."""
+        """Return the driver's worker threads, once kernels have run; None if not known."""
         return None if self.candidates is None else self.candidates.workers()
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Describe every OpenCL device, in the order `choose_device(None)` prefers them.
+    """Describe every OpenCL device, in the order of preference of `choose_device(None)`.
 
-    `problem` says why one cannot be used. Without any OpenCL platform the list is empty.
+    `problem` is set for devices that cannot be used. Without any OpenCL platform the list is empty.
     """
     found = [_examined(info, handle) for info, handle in _discover()]
     return sorted(found, key=lambda info: bool(info.problem))
 
 
 def choose_device(name: str | None = None) -> Device:
-    """Open one device; the same device is opened once and shared.
+    """Open one device. The same device is opened once and shared.
 
-    `name` is None or "auto" (a GPU, else a CPU), "gpu", "cpu", an index "platform:device" as
-    `modeld devices` prints it, "pocl", or a part of the device's or platform's name. Raises
-    NoDeviceError, which lists the devices, if nothing matches or the match cannot be used.
+    `name` is None or "auto" (a GPU, otherwise a CPU), "gpu", "cpu", an index "platform:device" as
+    printed by `modeld devices`, "pocl", or a part of the device's or platform's name. Raises
+    NoDeviceError, with a list of the devices, if none matches or the match cannot be used.
     """
     found = _discover()
     if not found:
@@ -124,7 +123,7 @@ def choose_device(name: str | None = None) -> Device:
 
 @functools.lru_cache(maxsize=64)
 def _examined(info: DeviceInfo, handle: cl.Device) -> DeviceInfo:
-    """Return the description with what a first kernel told; each device is tried once."""
+    """Return the description completed by a probe. Each device is probed once."""
     if info.problem:
         return info
     found = examine(handle, info.index)
@@ -140,13 +139,13 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
         context = cl.Context([handle])
     except cl.Error as error:
         raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
-    # Which of the two starts the threads depends on the loader and on what is installed.
+    # Threads start while listing platforms or devices, depending on loader and drivers.
     threads = (*_platforms()[1], *_devices_of(handle.platform)[1])
     return Device(info, handle, context, Candidates(threads, info.compute_units))
 
 
 def _hint() -> str:
-    """Return what to do if no device is found: a driver may not fit into memory."""
+    """Return advice if no device is found. A memory limit can also prevent loading a driver."""
     machine = os.uname().machine
     hint = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
     if machine != _WITH_WHEEL:
@@ -178,11 +177,11 @@ def _matches(info: DeviceInfo, name: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
-    """Return all platforms, and the threads that their drivers started meanwhile."""
+    """Return all platforms, and the threads that their drivers started during the call."""
     try:
-        platforms, threads = starting(cl.get_platforms)
+        platforms, threads = call_tracking_threads(cl.get_platforms)
         return tuple(platforms), threads
-    except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: the loader has no driver at all
+    except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: no driver is installed
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return (), ()
         raise NoDeviceError(
@@ -194,8 +193,8 @@ def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
 def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int, ...]]:
     """Return the devices of a platform, and the threads that its driver started for them."""
     try:
-        devices, threads = starting(platform.get_devices)
-    except cl.Error:  # a platform may have no device at all, which is no fault
+        devices, threads = call_tracking_threads(platform.get_devices)
+    except cl.Error:  # a platform without devices is not an error
         return (), ()
     return tuple(devices), threads
 
@@ -211,9 +210,10 @@ def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
 
 
 def _rank(info: DeviceInfo) -> tuple[bool, int, int]:
-    """Return the sort key of devices.
+    """Return the sort key of a device.
 
-    CPUs are measured with PoCL; our own comes first, so that installing another changes nothing.
+    Among CPUs PoCL comes first, because our measurements are made with it. The PoCL of our wheel
+    precedes others, so that installing another one changes nothing.
     """
     kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
     ours = info.is_pocl and f"; {WHEEL_VERSION}; " in info.driver
@@ -222,8 +222,8 @@ def _rank(info: DeviceInfo) -> tuple[bool, int, int]:
 
 def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:
     extensions = tuple(sorted(set(handle.extensions.split())))
-    # The device version names the CPU that PoCL found: two machines with the same marketing name
-    # may differ in AVX-512, and a binary of one would crash the other.
+    # The device version contains PoCL's name of the CPU. Two machines with the same marketing name
+    # can differ in AVX-512, and a binary for one would crash the other.
     driver = f"{platform.version.strip()}; {handle.driver_version}; {handle.version.strip()}"
     return DeviceInfo(
         index=index,
@@ -259,7 +259,7 @@ def _kind_of(handle: cl.Device) -> str:
 
 def _unified_memory(handle: cl.Device) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # OpenCL 2.0 renamed, drivers keep it
+        warnings.simplefilter("ignore", DeprecationWarning)  # renamed in OpenCL 2.0, still works
         return bool(handle.host_unified_memory)
 
 

@@ -1,9 +1,8 @@
-"""Repairs for PoCL: a linker on PATH, and the right name of the CPU.
+"""Workarounds for PoCL: provides a linker on PATH, and corrects PoCL's name of the CPU.
 
-PoCL aborts the whole process when it finds no `ld` on PATH: it turns each kernel into a shared
-object with the linker that clang's driver finds. A machine with only Python has none; the `ziglang`
-package carries LLVM's lld, and a two-line `ld` script in our cache directory makes it the one PoCL
-finds. Used by `runtime.opencl.device` only.
+PoCL turns each kernel into a shared object with the `ld` that clang's driver finds on PATH, and
+aborts the process if there is none. A machine with only Python has none, but the `ziglang` package
+contains LLVM's lld. A two-line `ld` script in our cache directory lets PoCL find that.
 """
 
 import ctypes
@@ -28,11 +27,11 @@ MISSING = (
 
 
 def ensure_linker() -> bool:
-    """Put a linker for PoCL on PATH if it lacks one; return whether there is one now.
+    """Put a linker for PoCL on PATH if there is none; return whether there is one now.
 
-    Without one no PoCL device may be used (see MISSING).
+    Without a linker no PoCL device can be used (see MISSING).
     """
-    # Python looks in a default place where PATH is not set at all; PoCL's linker driver does not.
+    # Python searches default directories if PATH is not set at all; PoCL's linker driver does not.
     os.environ.setdefault("PATH", os.defpath)
     if shutil.which("ld"):
         return True
@@ -40,7 +39,7 @@ def ensure_linker() -> bool:
     if zig is None:
         return False
     shim = cache_dir() / "linker" / "ld"
-    # A path is bytes; text of it is only as good as the locale.
+    # A path is bytes, which `os.fsencode` restores independently of the locale.
     script = os.fsencode(f'#!/bin/sh\nexec {shlex.quote(str(zig))} ld.lld "$@"\n')
     if not shim.is_file() or shim.read_bytes() != script:
         write_whole(shim, script, 0o755)
@@ -51,7 +50,7 @@ def ensure_linker() -> bool:
 
 
 def find_zig() -> Path | None:
-    """Return the compiler of the extra `linker`, None where it is not installed."""
+    """Return the path of zig, the compiler in the `ziglang` package; None if not installed."""
     spec = importlib.util.find_spec("ziglang")
     for location in (spec.submodule_search_locations or []) if spec else []:
         zig = Path(location) / "zig"
@@ -60,27 +59,27 @@ def find_zig() -> Path | None:
     return None
 
 
-# --- The name by which PoCL's compiler knows the CPU, replaced if it is useless ---------------
-# PoCL 3.0 asks its own LLVM 14 for the name, which knows no CPU newer than itself: it reports
-# `generic`, which clang then refuses, or the name of an older relative without AVX-512. The name is
-# in the record behind a `cl_device_id`, in the word after the target triple. Both compilers that
-# PoCL runs (clang for the source, LLVM for the machine code) read it there, for each kernel.
-# All access goes through the kernel (`/proc/self/mem`), so a wrong address is an error and never a
-# fault. Nothing is written unless the driver's version is in `_TRIPLE_AT`, and the words hold the
-# triple and the name that the driver itself reports (ADR 0003).
+# --- PoCL's name of the CPU, replaced if it is useless ----------------------------------------
+# PoCL 3.0 gets the CPU's name from its own LLVM 14, which does not know newer CPUs. It reports
+# `generic`, which clang then rejects, or an older relative without AVX-512. The name is in the
+# record that a `cl_device_id` points to, in the word after the target triple. Both compilers in
+# PoCL (clang for the source, LLVM for the machine code) read it there for each kernel.
+# Memory is accessed through the Linux kernel (`/proc/self/mem`), so a wrong address causes an error
+# and never a fault. Nothing is written unless the driver's version is in `_TRIPLE_AT` and the words
+# point to the triple and the name that the driver itself reports (ADR 0003).
 
 POCL: Final = "Portable Computing Language"
 FORCED_NAME: Final = "MODELD_POCL_CPU"
-# The version that the wheel `pocl_binary_distribution` 3.0 reports.
+# The version reported by the wheel `pocl_binary_distribution` 3.0.
 WHEEL_VERSION: Final = "3.0-rc2"
-# Offset of the triple's pointer by driver version, read from that wheel for x86-64.
+# Driver version -> offset of the triple's pointer, determined from that wheel for x86-64.
 _TRIPLE_AT: Final = {WHEEL_VERSION: 0x278}
 _WORD: Final = struct.Struct("=QQ")
-_LONGEST: Final = 64  # bytes; the longest name in LLVM 14 has 22, the triple 24
+_LONGEST: Final = 64  # bytes; in LLVM 14 the longest CPU name has 22 and the longest triple 24
 
-# The levels of the x86-64 psABI (section 3.1.1, "Processor Architecture"), best first, by the names
-# that Linux gives to the features in /proc/cpuinfo; each level needs those below it, too. Above
-# them stands the plainest CPU of clang that has AVX512-VNNI, with all that clang may use of it.
+# The levels of the x86-64 psABI (section 3.1.1, "Processor Architecture"), best first, with the
+# flags that /proc/cpuinfo shows for their features; each level includes those below. The first row
+# is the most basic clang CPU with AVX512-VNNI, with the features that clang may use on it.
 VNNI: Final = "cascadelake"
 _LEVELS: Final = (
     (VNNI, "avx512_vnni adx aes clflushopt clwb fsgsbase pclmulqdq rdrand rdseed 3dnowprefetch"),
@@ -93,12 +92,12 @@ _NAMES: Final = frozenset({_BASELINE, *(name for name, _ in _LEVELS)})
 
 
 def level_of(flags: frozenset[str]) -> str:
-    """Return the best psABI level, or `VNNI`, that a CPU with these flags is, as clang names it.
+    """Return clang's name of the best psABI level, or `VNNI`, for a CPU with these flags.
 
-    The flags are those in /proc/cpuinfo, which omits what Linux does not save at a switch.
+    The flags are those in /proc/cpuinfo, which omits features that Linux does not support.
     """
     best = _BASELINE
-    # A level counts only if all levels below it are there, so the first gap ends the search.
+    # A level requires all levels below it, so the first gap ends the search.
     for name, needed in reversed(_LEVELS):
         if not flags.issuperset(needed.split()):
             break
@@ -107,11 +106,11 @@ def level_of(flags: frozenset[str]) -> str:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the flags of this machine's first CPU; none where Linux does not say."""
+    """Return the flags of this machine's first CPU; empty if Linux does not report them."""
     try:
         with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:
             for line in lines:
-                # All CPUs of a machine are taken to be alike, so the first entry is enough.
+                # All CPUs of the machine are assumed to be alike, so the first entry is enough.
                 if line.startswith("flags"):
                     return frozenset(line.partition(":")[2].split())
     except OSError as error:
@@ -120,19 +119,18 @@ def cpu_flags() -> frozenset[str]:
 
 
 def forced_name() -> str:
-    """Return what the driver is to believe first, empty for what it finds out itself."""
+    """Return the CPU name that the user forces on PoCL, or "" to use PoCL's own."""
     return os.environ.get(FORCED_NAME, "")
 
 
 def name_in_force(handle: cl.Device) -> str | None:
-    """Return the name that the compiler is given, None where the record is not one we know."""
+    """Return the CPU name that PoCL's compiler uses; None if the record's layout is unknown."""
     triple_at = _TRIPLE_AT.get(handle.driver_version.strip())
     if triple_at is None or handle.platform.name.strip() != POCL:
         return None
     try:
         with _Memory(os.O_RDONLY) as memory:
-            # The pointer of a device handle is PoCL's own record, in which triple and name follow
-            # each other.
+            # A device handle points to PoCL's own record, in which the name follows the triple.
             triple, name = map(memory.text, memory.words(handle.int_ptr + triple_at))
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be read: %s", error)
@@ -140,42 +138,42 @@ def name_in_force(handle: cl.Device) -> str | None:
     # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM gave PoCL.
     reported = handle.version.strip().partition("HSTR: pthread-")[2]
     known = {reported.removeprefix(f"{triple}-"), *_NAMES, forced_name()}
-    # Three signs must agree before memory is believed: the triple, what PoCL reports, and a known
-    # name.
+    # Believe the memory only if three things agree: the triple, PoCL's report, and a known name.
     ours = triple.startswith("x86_64-") and reported.startswith(f"{triple}-") and name in known
     return name if ours else None
 
 
 def rename(handle: cl.Device, name: str) -> bool:
-    """Let the compiler take the CPU for another one from now on; return whether that worked.
+    """Make PoCL's compiler use another CPU name from now on; return whether that worked.
 
-    Only before the device's first successful build: LLVM keeps what it made for the old name.
+    It has no effect after the device's first successful build: LLVM caches what it derived from
+    the old name.
     """
-    # Nothing is written where the record does not look as expected: the offset may be wrong.
+    # If the record does not look as expected, the offset may be wrong, so nothing is written.
     if name_in_force(handle) is None:
         return False
-    kept = _forever(name)
+    kept = _permanent_copy(name)
     address = handle.int_ptr + _TRIPLE_AT[handle.driver_version.strip()]
     try:
         with _Memory(os.O_RDWR) as memory:
             triple, _ = memory.words(address)
-            # The triple is written back unchanged, as words are written in pairs.
+            # Words are written in pairs, so the triple is written back unchanged.
             memory.write_words(address, triple, kept)
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be written: %s", error)
     return name_in_force(handle) == name
 
 
-def _forever(name: str) -> int:
-    """Return the address of a copy that nobody frees, or that PoCL may free with its own record."""
-    # strdup is the C library's, so PoCL's own free would fit this copy.
+def _permanent_copy(name: str) -> int:
+    """Return the address of a copy that nobody frees, except PoCL together with its record."""
+    # strdup is the C library's, so PoCL can free this copy.
     copy = ctypes.CDLL(None).strdup
     copy.restype = ctypes.c_void_p
     return int(copy(name.encode()))
 
 
 class _Memory:
-    """This process's memory by way of the kernel: an address that is not mapped is an OSError."""
+    """This process's memory, through the Linux kernel. An unmapped address raises OSError."""
 
     def __init__(self, access: int) -> None:
         self._file = os.open("/proc/self/mem", access | os.O_CLOEXEC)
@@ -197,13 +195,13 @@ class _Memory:
         os.pwrite(self._file, _WORD.pack(first, second), address)
 
     def text(self, address: int) -> str:
-        """Return the printable string at an address, empty if there is none within bounds."""
-        # Without a zero in bounds the bytes are no string, and the address was wrong.
+        """Return the printable string at an address; "" if none ends within `_LONGEST` bytes."""
+        # Without a terminating zero the bytes are not a string, so the address was wrong.
         content, zero, _ = self._read(address, _LONGEST).partition(b"\0")
         text = content.decode("ascii", errors="replace")
         return text if zero and text.isascii() and text.isprintable() else ""
 
     def _read(self, address: int, size: int) -> bytes:
-        if not 0 < address < 1 << 63:  # an offset in a file is signed
+        if not 0 < address < 1 << 63:  # file offsets are signed
             return b""
         return os.pread(self._file, size, address)

@@ -1,13 +1,13 @@
-"""Probes a device: whether it builds and runs a small kernel, and for which vectors it compiles.
+"""Probes a device: checks that it can build and run a small kernel, and detects its SIMD level.
 
     python -m runtime.opencl.probe 0:1        {"problem": "", "simd": "avx2"}
 
-A driver may list a device and then fail, or end the process, at the first kernel. PoCL is tried in
-this process: what makes it abort (no linker, a cache that cannot be written) is looked for before.
-Any other driver is tried in a process of its own the first time. What worked is remembered in the
-cache directory; what failed is tried again at each start, because its cause may be gone.
+A driver may list a device and then fail, or kill the process, at the first kernel. PoCL is tried in
+this process, because the causes of its aborts (no linker, an unwritable cache) are checked first.
+Any other driver is first tried in a separate process. Successes are remembered in the cache
+directory. Failures are tried again at each start, because their cause may have disappeared.
 
-Called by `runtime.opencl.device` only.
+Only `runtime.opencl.device` uses this module.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from runtime.own_process import own_command
 
 logger = logging.getLogger(__name__)
 
-# What a compiler generates code for, poorest first, by the macros that clang and gcc define. The
-# kernel's name says it, so a build shows it without running anything.
+# The SIMD levels of compilers, lowest first, and the macros by which clang and gcc show them. The
+# kernel's name contains the level, so building it is enough to detect the level.
 _AVX512: Final = " && ".join(f"defined(__AVX512{part}__)" for part in ["F", "BW", "CD", "DQ", "VL"])
 _MACROS: Final = {
     "sse": "defined(__SSE2__)",
@@ -42,7 +42,7 @@ _MACROS: Final = {
     "avx512_vnni": f"{_AVX512} && defined(__AVX512VNNI__)",
     "neon": "defined(__aarch64__)",
 }
-UNKNOWN: Final = "unknown"  # not a CPU's compiler, or one that defines none of these
+UNKNOWN: Final = "unknown"  # not a CPU, or its compiler defines none of these macros
 _SIMD: Final = (UNKNOWN, *_MACROS)
 _OF_LEVEL: Final = {
     pocl.VNNI: "avx512_vnni",
@@ -73,24 +73,25 @@ _REFUSED: Final = "unknown target CPU"
 class Finding:
     """The result of a probe.
 
-    `simd` is what the device's compiler generates code for: "sse", "avx", "avx2" (with FMA),
-    "avx512" (level 4 of the x86-64 psABI), both also with "_vnni", "neon", else "unknown".
+    `simd` is the level for which the device's compiler generates code: "sse", "avx", "avx2" (with
+    FMA), "avx512" (level 4 of the x86-64 psABI), either of the last two with "_vnni", "neon", or
+    "unknown".
     """
 
-    problem: str  # why the device cannot be used; empty if it can
+    problem: str  # the reason that the device cannot be used; "" if it can
     simd: str = UNKNOWN
-    cpu: str = ""  # PoCL's name of the CPU; empty if unknown
+    cpu: str = ""  # PoCL's name of the CPU; "" if unknown
 
 
 def examine(handle: cl.Device, index: str) -> Finding:
-    """Return whether the device "platform:device" works, once PoCL's CPU name is corrected."""
+    """Probe a device with index "platform:device", after correcting PoCL's CPU name if needed."""
     if _is_pocl(handle):
         return _examine_pocl(handle)
     key = _key(handle, "", "ran")
     simd = _remembered(key)
     if simd is not None:
         return Finding("", simd)
-    found = _try_apart(index)
+    found = _try_in_subprocess(index)
     if not found.problem:
         _remember(key, found.simd)
     return found
@@ -112,7 +113,7 @@ def _examine_pocl(handle: cl.Device) -> Finding:
     wanted = _OF_LEVEL.get(level, "sse")
     poorer = not found.problem and not forced and _SIMD.index(found.simd) < _SIMD.index(wanted)
     if (poorer or _REFUSED in found.problem) and pocl.rename(handle, level):
-        logger.info("PoCL calls this CPU %r; its compiler is told %r", name, level)
+        logger.info("PoCL calls this CPU %r; compiling for %r instead", name, level)
         name = level
     return _pocl_probe(handle, name, runs=True)
 
@@ -122,7 +123,7 @@ def _pocl_probe(handle: cl.Device, name: str | None, *, runs: bool) -> Finding:
     simd = _remembered(key)
     if simd is not None:
         return Finding("", simd, name or "")
-    found = try_here(handle, runs=runs)
+    found = try_in_process(handle, runs=runs)
     if _REFUSED in found.problem:
         version = handle.driver_version.strip()
         advice = "install another OpenCL driver (Debian: pocl-opencl-icd)"
@@ -132,8 +133,8 @@ def _pocl_probe(handle: cl.Device, name: str | None, *, runs: bool) -> Finding:
     return Finding(found.problem, found.simd, name or "")
 
 
-def try_here(handle: cl.Device, *, runs: bool = True) -> Finding:
-    """Build the kernel in this process, and run it if asked to; it may end the process."""
+def try_in_process(handle: cl.Device, *, runs: bool = True) -> Finding:
+    """Build the kernel in this process, and run it if `runs` is set. This may kill the process."""
     try:
         context = cl.Context([handle])
         with warnings.catch_warnings():
@@ -162,8 +163,8 @@ def _run(context: cl.Context, kernel: cl.Kernel) -> None:
         raise ValueError(f"expected {expected}, found {values.tolist()}")
 
 
-def _try_apart(index: str) -> Finding:
-    """Return what a process of its own found out about a device."""
+def _try_in_subprocess(index: str) -> Finding:
+    """Probe a device in a separate process."""
     try:
         result = subprocess.run(  # noqa: S603 - this interpreter, a module of ours
             own_command("runtime.opencl.probe", index),
@@ -205,10 +206,10 @@ def _store() -> EntryStore:
 
 
 def main(index: str) -> None:
-    """Try the device in this process and print what was found as one line of JSON."""
+    """Probe a device in this process and print the finding as one line of JSON."""
     platform, device = map(int, index.split(":"))
     handle = cl.get_platforms()[platform].get_devices()[device]
-    found = _examine_pocl(handle) if _is_pocl(handle) else try_here(handle)
+    found = _examine_pocl(handle) if _is_pocl(handle) else try_in_process(handle)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")
 
 

@@ -1,11 +1,9 @@
-"""Builds OpenCL programs and caches them; the compiler's chatter goes to our log.
+"""Builds OpenCL programs and caches them, while a program is loaded and never during a frame.
 
-The clang inside a driver writes "1 warning generated." to the standard error stream of the process,
-without the warning, and OpenCL has no option against it. So while a program is built from source
-that stream is a file, and afterwards only other text is passed on. The build log has the warnings
-themselves, and is logged at debug level.
-
-Builds happen while programs are loaded, never in a frame.
+The clang inside a driver writes "1 warning generated." to the process's standard error stream,
+without the warning itself, and OpenCL has no option to prevent that. Therefore that stream is
+redirected to a file during a build, and only other text in it is passed on. The warnings
+themselves are in the build log, which is logged at debug level.
 """
 
 import atexit
@@ -36,15 +34,15 @@ _COUNTS: Final = re.compile(
     rb"^\d+ (?:warning|error)s?(?: and \d+ errors?)? generated(?: when compiling for \w+)?\.\n",
     re.MULTILINE,
 )
-# The stream belongs to the process: one build at a time may replace it.
+# The stream belongs to the process, so only one build at a time may redirect it.
 _STREAM: Final = threading.Lock()
 
 
 def build(program: cl.Program, options: str = "") -> cl.Program:
-    """Build a program and return it; pyopencl.Error holds the build log."""
+    """Build a program and return it. On failure pyopencl.Error contains the build log."""
     pocl_directory.ensure()
     with _STREAM, warnings.catch_warnings(), _without_counts():
-        # pyopencl warns of every log that is not empty; we log it at debug level.
+        # pyopencl warns of every log that is not empty. We log it at debug level instead.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         program.build(options)
     if logger.isEnabledFor(logging.DEBUG):
@@ -58,12 +56,12 @@ def build(program: cl.Program, options: str = "") -> cl.Program:
 
 @contextlib.contextmanager
 def _without_counts() -> Iterator[None]:
-    """Keep what is written to the stream within; pass on what nobody else would say."""
+    """Redirect the stream within the block; afterwards pass on all text except the counts."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     try:
         stream = os.dup(STDERR)
-    except OSError:  # it is closed
+    except OSError:  # the stream is closed
         yield
         return
     caught = os.memfd_create("compiler-output")
@@ -71,7 +69,7 @@ def _without_counts() -> Iterator[None]:
     try:
         yield
     finally:
-        # Other threads may have written, too: all of it is in the file, in its order.
+        # Other threads may have written to the stream too, so the file contains their text as well.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os.dup2(stream, STDERR)
@@ -85,34 +83,34 @@ def _without_counts() -> Iterator[None]:
 
 
 def _write_all(text: bytes) -> None:
-    with contextlib.suppress(OSError):  # a stream without a reader
+    with contextlib.suppress(OSError):  # nobody reads the stream
         while text:
             text = text[os.write(STDERR, text) :]
 
 
-# --- Built OpenCL programs: from an artifact's binary, from our cache, or from source ---------
-# Compiling takes 50 ms or more a kernel on PoCL, loading a binary about 1 ms a program. The cache
-# key has everything that a binary depends on: source, device, driver and options. Entries carry a
-# digest (`EntryStore`): a driver given a damaged binary may abort the process.
+# --- The cache of built programs: from an artifact's binary, from our cache, or from source ---
+# On PoCL, compiling takes 50 ms or more per kernel, and loading a binary about 1 ms per program.
+# The cache key covers everything that a binary depends on: source, device, driver and options.
+# Entries have a digest (`EntryStore`), because a damaged binary can make a driver abort.
 
-# Of the entries on disk; what another layout left is not looked for.
+# Version of the entries on disk. Entries of other versions are ignored.
 _LAYOUT: Final = "2"
-_MAX_IN_MEMORY: Final = 1024  # programs; a process that realizes many tensors stays bounded
+_MAX_IN_MEMORY: Final = 1024  # programs; limits a process that realizes many tensors
 
 
 def cache_key(source: str, options: str, info: DeviceInfo) -> str:
-    """Return the name of the cache entry for `source` built with `options` on this device."""
+    """Return the key of the cache entry for `source`, built with `options` on this device."""
     digest = hashlib.sha256()
     for part in (source, info.platform, info.name, info.driver, options, str(ABI), _LAYOUT):
         encoded = part.encode()
-        # The length keeps ("ab", "c") and ("a", "bc") apart.
+        # The length distinguishes ("ab", "c") from ("a", "bc").
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
 
 
 class ProgramCache:
-    """Builds programs for one device; identical programs are built once and shared."""
+    """Builds programs for one device. Identical programs are built once and shared."""
 
     def __init__(
         self,
@@ -122,17 +120,17 @@ class ProgramCache:
         on_build: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
-        self._on_build = on_build  # called before each compilation
+        self._on_build = on_build  # called before each compilation from source
         self._binaries = EntryStore(directory or cache_dir() / "programs", "program")
-        self.built_from_source = 0  # how many programs had to be compiled
+        self.built_from_source = 0  # number of programs that had to be compiled
         self._built: dict[str, cl.Program] = {}
         self._unsaved: dict[str, cl.Program] = {}
 
     def build(self, spec: ProgramSpec, target: TargetSpec | None = None) -> cl.Program:
-        """Return `spec` built: from memory, the artifact's binary, the cache, else the source.
+        """Return the built program: from memory, the artifact's binary, the cache, or the source.
 
-        The binary is used only on its `target`, a device and driver. Raises BuildError with the
-        first error of the compiler if it rejects the source.
+        The binary is used only if device and driver are those of `target`. Raises BuildError with
+        the compiler's first error if it rejects the source.
         """
         key = cache_key(spec.source, spec.options, self.device.info)
         program = self._built.get(key)
@@ -154,10 +152,10 @@ class ProgramCache:
         self._built[key] = program
 
     def save(self) -> None:
-        """Write the programs that were compiled to disk; call it after their first launches.
+        """Write newly compiled programs to disk. Call it after their first launches.
 
-        PoCL compiles a kernel again for the work-group size and grid of its first launch. An
-        earlier binary lacks the result, and each start would compile it again (measured: 22 ms a
+        PoCL compiles a kernel again for the work-group size and grid of its first launch. A binary
+        saved earlier lacks the result, so each start would compile it again (measured: 22 ms per
         kernel, PoCL 3.0).
         """
         for key, program in self._unsaved.items():
@@ -167,14 +165,14 @@ class ProgramCache:
         self._unsaved.clear()
 
     def launched(self) -> None:
-        """Note that what was built so far has run; `Program.close` says so."""
+        """Do nothing. `Program.close` calls it once the programs built so far have run."""
 
     def _from_artifact(self, spec: ProgramSpec, target: TargetSpec | None) -> cl.Program | None:
         info = self.device.info
         if not spec.binary or target is None:
             return None
         if (target.device, target.driver) != (info.name, info.driver):
-            return None  # the executor says so, once for the whole artifact
+            return None  # the executor logs this once for the whole artifact
         return self._load(spec.binary, spec.options, "the artifact's binary")
 
     def _from_cache(self, key: str, options: str) -> cl.Program | None:
@@ -201,27 +199,27 @@ class ProgramCache:
 
 
 class SharedCache(ProgramCache):
-    """Programs of kernels that are compiled, run and dropped, such as those of tensors.
+    """A cache for kernels that are compiled, run and dropped, such as those of tensors.
 
-    Their binaries are not saved: on PoCL that is 40 ms a kernel. What PoCL itself kept of them
-    is, at no cost but writing it: files that its next compilation of the same source takes
-    (measured: 1170 ms without, 110 ms with them, two programs of five kernels on PoCL 3.0).
+    It does not save their binaries, which takes 40 ms per kernel on PoCL. Instead it keeps PoCL's
+    own files, which only have to be copied and speed up the next compilation of the same source
+    (measured: 110 ms instead of 1170 ms for two programs of five kernels on PoCL 3.0).
     """
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._files = EntryStore(cache_dir() / "kernels", "kernel")
-        self._unkept: dict[str, str] = {}  # key -> PoCL's name of a program that is not kept yet
+        self._to_keep: dict[str, str] = {}  # key -> PoCL's name of a program that is not yet kept
         atexit.register(self.launched)
 
     def save(self) -> None:
-        """Save nothing: see `launched`."""
+        """Save nothing; see `launched`."""
 
     def launched(self) -> None:
-        """Keep PoCL's files of what was built: those of the first launches are among them now."""
+        """Store PoCL's files of the programs built so far, now that they include first launches."""
         while True:
-            try:  # other threads may add to it, and take from it
-                key, name = self._unkept.popitem()
+            try:  # other threads may add and remove items
+                key, name = self._to_keep.popitem()
             except KeyError:
                 return
             try:
@@ -242,13 +240,13 @@ class SharedCache(ProgramCache):
         with pocl_directory.new_programs() as added:
             program = super()._compile(spec)
         if len(added) == 1:
-            self._unkept[key] = added[0]
+            self._to_keep[key] = added[0]
         return program
 
 
 @functools.lru_cache(maxsize=8)
 def shared_cache(device: Device) -> SharedCache:
-    """Return the process's own cache for `device`, for programs that are built again and again."""
+    """Return the process's shared cache for `device`, for programs that are built repeatedly."""
     return SharedCache(device)
 
 

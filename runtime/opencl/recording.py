@@ -1,8 +1,8 @@
-"""Recordings of launches by ``cl_khr_command_buffer`` or ``cl_qcom_recordable_queues``.
+"""Records launches with ``cl_khr_command_buffer`` or ``cl_qcom_recordable_queues``.
 
-Arguments of command buffers change if the driver has the layer for that. A command buffer belongs
-to one queue. That runs in order, and so do the commands of the buffer; no two enqueued at the same
-time are the same buffer, because a run waits for its end.
+A recording is replayed as one command. Its arguments can be changed if the driver supports that. A
+command buffer belongs to one in-order queue, and its commands also run in order. It is never
+enqueued twice at the same time, because each run waits for its end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Version = tuple[int, int, int]
 
 
 class CommandBuffers:
-    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
+    """Records launches of a queue in command buffers; see `runtime.opencl.recording.Recorder`.
 
-    `mutable` is the version of the layer that changes arguments; None without it. Raises
+    `mutable` is the version of the extension layer that changes arguments, or None. Raises
     RecordingError if the driver lacks a function.
     """
 
@@ -42,10 +42,10 @@ class CommandBuffers:
             self.update = api.extension_function(queue.device, name, prototype)
 
     def record(self, launches: Sequence[Launch]) -> CommandBuffer:
-        """Record launches, with their kernels' present arguments, or raise RecordingError."""
+        """Record launches with their kernels' current arguments, or raise RecordingError."""
         status = api.Int()
         queues = (api.Pointer * 1)(self._queue)
-        # A driver without the layer must be asked neither for changes nor for handles.
+        # A driver without the layer accepts neither its properties nor handles of commands.
         flags = self._properties(api.COMMAND_BUFFER_FLAGS, api.COMMAND_BUFFER_MUTABLE)
         fields = (api.MUTABLE_DISPATCH_UPDATABLE_FIELDS, api.MUTABLE_DISPATCH_ARGUMENTS)
         made = CommandBuffer(self, self._create(1, queues, flags, ctypes.byref(status)))
@@ -72,10 +72,10 @@ class CommandBuffers:
 
 
 class CommandBuffer:
-    """A recorded buffer; see `runtime.opencl.steps.Recording`.
+    """A recorded command buffer; see `runtime.opencl.steps.Recording`.
 
-    It remembers arguments that it was given. The description of a change is made at the first one
-    of an argument and used again.
+    It remembers changed arguments. The description of a change is created once per argument and
+    reused.
     """
 
     submissions = 1
@@ -85,10 +85,10 @@ class CommandBuffer:
         self.handle = handle
         self.commands: list[int] = []
         self._known: dict[tuple[int, int], tuple[Any, ...]] = {}
-        self._waiting: dict[tuple[int, int], Any] = {}  # not given to the buffer yet
+        self._waiting: dict[tuple[int, int], Any] = {}  # changes not yet applied to the buffer
 
     def replay(self) -> None:
-        """Enqueue all launches, with the arguments that have changed since."""
+        """Enqueue all launches, with the arguments changed since the last replay."""
         if self._waiting:
             self._update()
         found = self._recorder.enqueue(0, None, self.handle, 0, None, None)
@@ -96,7 +96,7 @@ class CommandBuffer:
             check(found, "clEnqueueCommandBufferKHR")
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
-        """Give a launch other memory from the next replay on."""
+        """Replace the memory of an argument from the next replay on."""
         if self._recorder.update is None:
             raise RecordingError(f"the driver does not have {api.KHR_MUTABLE}")
         key = (launch, position)
@@ -111,14 +111,14 @@ class CommandBuffer:
                 if self._recorder.linked
                 else api.DispatchConfig(**about)
             )
-            self._known[key] = (value, config, argument)  # the second points to the third
+            self._known[key] = (value, config, argument)  # `config` points to `argument`
         value, config, _ = self._known[key]
         value.value = memory.int_ptr
         self._waiting[key] = config
 
     def _update(self) -> None:
         function, configs = self._recorder.update, list(self._waiting.values())
-        assert function is not None  # or nothing would wait
+        assert function is not None  # otherwise `_waiting` would be empty
         count = len(configs)
         if self._recorder.linked:
             listed = (api.LinkedDispatchConfig * count)(*configs)
@@ -133,20 +133,20 @@ class CommandBuffer:
         self._waiting.clear()
 
     def release(self) -> None:
-        """Give the command buffer back."""
+        """Release the command buffer."""
         self._recorder.release(self.handle)
 
 
-# --- Recordings by ``cl_qcom_recordable_queues``, the extension of drivers of Adreno GPUs -----
-# A special queue keeps launches, and another queue enqueues them as often as wanted. The device
-# limits the launches of a recording, so a long list is several, enqueued one after another.
+# --- Recordings with ``cl_qcom_recordable_queues``, the extension of Adreno drivers -----------
+# A special queue records launches, and another queue enqueues the recording any number of times.
+# The device limits the launches per recording, so a long list is split into several recordings.
 
 
 class RecordableQueue:
-    """Records launches for a queue; see `runtime.opencl.recording.Recorder`.
+    """Records launches in a recordable queue; see `runtime.opencl.recording.Recorder`.
 
-    A recording has at most `longest` launches. Raises RecordingError if the driver has no such
-    queue.
+    A recording has at most `longest` launches. Raises RecordingError if the driver cannot create
+    such a queue.
     """
 
     def __init__(self, queue: cl.CommandQueue, longest: int) -> None:
@@ -157,14 +157,14 @@ class RecordableQueue:
         self.queue = queue.int_ptr
         self.longest = longest
         try:
-            # The property stands alone: drivers refuse it beside others, such as profiling.
-            properties: Any = api.QUEUE_RECORDABLE  # none of those that pyopencl knows by name
+            # Drivers refuse this property in combination with others, such as profiling.
+            properties: Any = api.QUEUE_RECORDABLE  # pyopencl has no name for this property
             self._keeping = cl.CommandQueue(queue.context, properties=properties)
         except cl.Error as error:
             raise RecordingError(f"no recordable queue: {error}") from error
 
     def record(self, launches: Sequence[Launch]) -> LaunchesOfQueue:
-        """Record launches, with their kernels' present arguments, or raise RecordingError."""
+        """Record launches with their kernels' current arguments, or raise RecordingError."""
         made = LaunchesOfQueue(self)
         try:
             for start in range(0, len(launches), self.longest):
@@ -179,7 +179,7 @@ class RecordableQueue:
         handle = self._new(keeping, ctypes.byref(status))
         check(status.value, "clNewRecordingQCOM")
         made.parts.append(_Part(handle))
-        # pyopencl always asks for an event, which launches that do not run need not have.
+        # pyopencl always requests an event, but a launch that is only recorded has none.
         enqueue = api.core_function("clEnqueueNDRangeKernel")
         for launch in launches:
             sizes = [(api.Size * 3)(*size) for size in (launch.global_size, launch.local_size)]
@@ -189,7 +189,7 @@ class RecordableQueue:
 
 
 class LaunchesOfQueue:
-    """A list of recordings; see `runtime.opencl.steps.Recording`."""
+    """Several recordings as one; see `runtime.opencl.steps.Recording`."""
 
     def __init__(self, recorder: RecordableQueue) -> None:
         self._recorder = recorder
@@ -197,7 +197,7 @@ class LaunchesOfQueue:
 
     @property
     def submissions(self) -> int:
-        """How many recordings the launches are."""
+        """Number of recordings."""
         return len(self.parts)
 
     def replay(self) -> None:
@@ -212,21 +212,21 @@ class LaunchesOfQueue:
                 check(found, "clEnqueueRecordingQCOM")
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
-        """Give a launch other memory from the next replay on."""
+        """Replace the memory of an argument from the next replay on."""
         part, within = divmod(launch, self._recorder.longest)
         self.parts[part].change(within, position, memory)
 
     def release(self) -> None:
-        """Give the recordings back."""
+        """Release the recordings."""
         for part in self.parts:
             self._recorder.release(part.handle)
         self.parts.clear()
 
 
 class _Part:
-    """One recording, and all arguments that have changed since.
+    """One recording, and all arguments changed since it was made.
 
-    They are given with every replay, as nothing says that drivers remember them.
+    Every replay passes all of them, because drivers are not required to remember them.
     """
 
     def __init__(self, handle: int) -> None:
@@ -248,29 +248,29 @@ class _Part:
             entry.arg_size, entry.arg_value = ctypes.sizeof(cell), ctypes.addressof(cell)
 
 
-# --- The recorder for a device, chosen by the device's extensions (ADR 0040) ------------------
+# --- The choice of a recorder, by the device's extensions (ADR 0040) --------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A device's support of recordings."""
+    """A device's support for recordings."""
 
-    extension: str  # its name
-    longest: int  # launches of one recording; 0 for any number
-    changes: bool  # whether arguments may change from run to run
-    # Version of the layer of command buffers that changes them.
+    extension: str  # name of the extension
+    longest: int  # the most launches of one recording; 0 for no limit
+    changes: bool  # whether arguments can change between replays
+    # Version of the command buffers' layer that changes arguments; None without it.
     mutable: tuple[int, int, int] | None = None
 
 
 def support_of(handle: cl.Device) -> Support | None:
-    """Return what a device has, None where it has nothing of use."""
+    """Return a device's support for recordings, None if it has none that we can use."""
     extensions = handle.extensions.split()
     if api.QCOM in extensions:
         longest = api.device_number(handle, api.DEVICE_RECORDABLE_QUEUE_MAX_SIZE, api.Uint)
         if longest > 1:
             return Support(api.QCOM, longest, changes=True)
     if api.KHR in extensions:
-        # Our queue has no properties, so a driver that requires some has nothing for it.
+        # Our queue has no properties, so a driver that requires some cannot be used.
         properties = api.DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES
         if not api.device_number(handle, properties, api.Ulong):
             mutable = _version(handle, api.KHR_MUTABLE) if api.KHR_MUTABLE in extensions else None
@@ -282,25 +282,25 @@ def support_of(handle: cl.Device) -> Support | None:
 
 
 class Recorder(Protocol):
-    """Records launches for one queue, which runs in order."""
+    """Records launches for one in-order queue."""
 
     def record(self, launches: Sequence[Launch]) -> Recording:
-        """Record launches, with their kernels' present arguments, or raise RecordingError."""
+        """Record launches with their kernels' current arguments, or raise RecordingError."""
 
 
 def recorder_of(support: Support, queue: cl.CommandQueue) -> Recorder:
-    """Return the recorder of a queue; raise RecordingError if the driver lacks or refuses it."""
+    """Return a recorder for a queue; raise RecordingError if the driver does not support it."""
     if support.extension == api.QCOM:
         return RecordableQueue(queue, support.longest)
     return CommandBuffers(queue, support.mutable)
 
 
 def _version(handle: cl.Device, extension: str) -> tuple[int, int, int] | None:
-    """Return the version of an extension that the device has, None where it does not say."""
+    """Return the device's version of an extension, None if it does not report versions."""
     try:
         found = {entry.name: entry.version for entry in handle.extensions_with_version}
     except cl.Error:
         return None
     version = found.get(extension)
-    # <CL/cl.h>: 10 bits, 10 bits, 12 bits.
+    # Version fields of <CL/cl.h>: 10, 10 and 12 bits.
     return None if version is None else (version >> 22, version >> 12 & 0x3FF, version & 0xFFF)

@@ -1,9 +1,9 @@
-"""Entry points and numbers of OpenCL for recordings of launches, which pyopencl has no names for.
+"""OpenCL functions and constants for recording launches, which pyopencl does not provide.
 
 Two extensions record launches once and run them as one command: ``cl_qcom_recordable_queues``
 (drivers of Adreno GPUs) and ``cl_khr_command_buffer`` with its layer
-``cl_khr_command_buffer_mutable_dispatch``. The latter are provisional: what a driver takes depends
-on the version that it reports. This file says how the functions are called, and nothing else.
+``cl_khr_command_buffer_mutable_dispatch``. The latter two are provisional: function signatures
+depend on the version that the driver reports. This module only declares how to call them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ QCOM: Final = "cl_qcom_recordable_queues"
 KHR: Final = "cl_khr_command_buffer"
 KHR_MUTABLE: Final = "cl_khr_command_buffer_mutable_dispatch"
 
-# Of clGetDeviceInfo.
+# Queries of clGetDeviceInfo.
 DEVICE_RECORDABLE_QUEUE_MAX_SIZE: Final = 0x41DE
 DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES: Final = 0x12AA
 DEVICE_MUTABLE_DISPATCH_CAPABILITIES: Final = 0x12B0
-# Properties: of a queue; of a command buffer, and its value; of a launch in it, and its value.
+# Properties of a queue, of a command buffer with its value, and of a launch with its value.
 QUEUE_RECORDABLE: Final = 1 << 30
 COMMAND_BUFFER_FLAGS: Final = 0x1293
 COMMAND_BUFFER_MUTABLE: Final = 1 << 1
 MUTABLE_DISPATCH_UPDATABLE_FIELDS: Final = 0x12B1
 MUTABLE_DISPATCH_ARGUMENTS: Final = 1 << 3
-# Kinds of structures; the number of the second one changed with version 0.9.3.
+# Kinds of structures. The number of the second kind changed in version 0.9.3.
 LINKED_BASE_CONFIG: Final = 0
 LINKED_DISPATCH_CONFIG: Final = 1
 DISPATCH_CONFIG: Final = 0
-UPDATES_ARE_LISTS: Final = (0, 9, 3)  # before, they are chains of structures
+UPDATES_ARE_LISTS: Final = (0, 9, 3)  # version since which updates are lists, not linked structures
 
 _VENDOR: Final = "QCOM"
 _NEW_STATUS: Final = {
@@ -52,11 +52,11 @@ Pointer: TypeAlias = ctypes.c_void_p
 
 
 class RecordingError(Exception):
-    """A function of these extensions is missing, or failed; the message names it."""
+    """A function of these extensions is missing or failed; the message names it."""
 
 
 class QcomArgument(ctypes.Structure):
-    """A new value of an argument, by the place of its launch in the recording."""
+    """A new value of an argument of a launch, which is numbered within the recording."""
 
     _fields_ = (
         ("dispatch_index", Uint),
@@ -67,7 +67,7 @@ class QcomArgument(ctypes.Structure):
 
 
 class KhrArgument(ctypes.Structure):
-    """A new value of an argument of the launch that a `DispatchConfig` names."""
+    """A new value of an argument of the launch in a `DispatchConfig`."""
 
     _fields_ = (("arg_index", Uint), ("arg_size", Size), ("arg_value", Pointer))
 
@@ -82,19 +82,19 @@ _CONFIG: Final[tuple[tuple[str, Any], ...]] = (
 
 
 class DispatchConfig(ctypes.Structure):
-    """The changes of one launch; pointers that are null change nothing."""
+    """The changes of one launch. Null pointers change nothing."""
 
     _fields_ = _CONFIG
 
 
 class LinkedDispatchConfig(ctypes.Structure):
-    """The same before version 0.9.3."""
+    """A `DispatchConfig` before version 0.9.3."""
 
     _fields_ = (("type", Uint), ("next", Pointer), *_CONFIG)
 
 
 class LinkedBaseConfig(ctypes.Structure):
-    """The argument of an update before version 0.9.3."""
+    """The argument of an update call before version 0.9.3."""
 
     _fields_ = (
         ("type", Uint),
@@ -104,22 +104,22 @@ class LinkedBaseConfig(ctypes.Structure):
     )
 
 
-# Result and arguments of each function. Handles are pointers, as are arrays of anything.
+# Result and argument types of each function. Handles and arrays of any type are pointers.
 _WAIT: Final = (Uint, Pointer, Pointer)
 _PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     # queue, kernel, dimensions, offset, global and local size, events
     "clEnqueueNDRangeKernel": (Int, Pointer, Pointer, Uint, Pointer, Pointer, Pointer, *_WAIT),
-    # device, which, bytes, value, bytes of the value
+    # device, query, size, value, actual size
     "clGetDeviceInfo": (Int, Pointer, Uint, Size, Pointer, Pointer),
     "clNewRecordingQCOM": (Pointer, Pointer, Pointer),  # queue, status
     "clEndRecordingQCOM": (Int, Pointer),
     "clReleaseRecordingQCOM": (Int, Pointer),
-    # queue, recording; count and array of arguments, offsets, global and local sizes; events
+    # queue, recording; count and array of arguments, offsets, global and local sizes; wait events
     "clEnqueueRecordingQCOM": (Int, Pointer, Pointer, *(Size, Pointer) * 4, *_WAIT),
     # count, queues, properties, status
     "clCreateCommandBufferKHR": (Pointer, Uint, Pointer, Pointer, Pointer),
     # command buffer, queue, properties, kernel, dimensions, offset, global and local size, count
-    # and array of points to wait for, the own point, the own handle
+    # and array of sync points to wait for, the new sync point, the new command's handle
     "clCommandNDRangeKernelKHR": (
         *(Int, Pointer, Pointer, Pointer, Pointer, Uint, Pointer, Pointer, Pointer),
         *(Uint, Pointer, Pointer, Pointer),
@@ -128,7 +128,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     "clReleaseCommandBufferKHR": (Int, Pointer),
     # count, queues, command buffer, events
     "clEnqueueCommandBufferKHR": (Int, Uint, Pointer, Pointer, *_WAIT),
-    # command buffer; count, kinds, configurations; before version 0.9.3 one base configuration
+    # command buffer; count, kinds, configurations (before version 0.9.3 one base configuration)
     "clUpdateMutableCommandsKHR": (Int, Pointer, Uint, Pointer, Pointer),
 }
 LINKED_UPDATE: Final = (Int, Pointer, Pointer)
@@ -138,12 +138,12 @@ Function = Callable[..., Any]
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Return pyopencl's own library: names are looked up in what it is linked to, the loader."""
+    """Return pyopencl's own library. It is linked to the OpenCL loader, so its symbols resolve."""
     return ctypes.CDLL(cl._cl.__file__)
 
 
 def core_function(name: str) -> Function:
-    """Return a function that every OpenCL loader has."""
+    """Return a core function, which every OpenCL loader has."""
     result, *arguments = _PROTOTYPES[name]
     function = _library()[name]
     function.restype, function.argtypes = result, arguments
@@ -155,14 +155,14 @@ def extension_function(
 ) -> Function:
     """Return a function of an extension; raise RecordingError if the driver lacks it.
 
-    `prototype` has result and arguments, if the driver's version has others than the newest.
+    `prototype` is its result and argument types, if the driver's version differs from the newest.
     """
     library = _library()
     find = library.clGetExtensionFunctionAddressForPlatform
     find.restype, find.argtypes = Pointer, (Pointer, ctypes.c_char_p)
     address = find(handle.platform.int_ptr, name.encode())
-    # Names of one vendor cannot be another driver's, so they may be asked for without a platform,
-    # or taken from a library of the vendor in the loader's place: some are known only so.
+    # The names of one vendor cannot belong to another driver, so they may also be looked up without
+    # a platform, or in a vendor's library that replaces the loader. Some are found only there.
     if not address and name.endswith(_VENDOR):
         older = library.clGetExtensionFunctionAddress
         older.restype, older.argtypes = Pointer, (ctypes.c_char_p,)
@@ -176,7 +176,7 @@ def extension_function(
 
 
 def check(status: int, name: str) -> None:
-    """Raise RecordingError for a status of the function `name` that is not success."""
+    """Raise RecordingError if `status`, the result of the function `name`, is an error."""
     if status:
         known = {number: text for text, number in vars(cl.status_code).items() if text.isupper()}
         text = (known | _NEW_STATUS).get(status, f"status {status}")
@@ -184,7 +184,7 @@ def check(status: int, name: str) -> None:
 
 
 def device_number(handle: cl.Device, which: int, kind: Any) -> int:
-    """Return a number, of a type of ctypes, that a device reports; 0 if it does not know it."""
+    """Return a number that a device reports, of the ctypes type `kind`; 0 if it is unknown."""
     value = kind()
     pointer = ctypes.byref(value)
     status = core_function("clGetDeviceInfo")(

@@ -1,6 +1,6 @@
-"""Steps of a run: a launch, or many that the driver holds as one command.
+"""Steps of a run: a step is one kernel launch, or many launches that the driver has recorded.
 
-sum, double_it, add_weight    ->    one step, whose recording has these three launches
+sum, double_it, add_weight    ->    one step, whose recording contains these three launches
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step(Protocol):
-    """A part of a run. Errors call it `name`; it is `submissions` commands."""
+    """A part of a run. Errors call it `name`. It enqueues `submissions` commands."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -25,7 +25,7 @@ class Step(Protocol):
     def submissions(self) -> int: ...  # noqa: D102
 
     def enqueue(self, queue: cl.CommandQueue) -> cl.Event | None:
-        """Enqueue it; return the event of a single launch.
+        """Enqueue the step; return the event of a single launch.
 
         Raises pyopencl.Error or RecordingError if the device refuses.
         """
@@ -33,9 +33,9 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel with its arguments set once, and its index space."""
+    """A kernel whose arguments are set already, and its index space."""
 
-    name: str
+    name: str  # name of the kernel
     kernel: cl.Kernel
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
@@ -44,15 +44,15 @@ class Launch:
     def enqueue(self, queue: cl.CommandQueue) -> cl.Event:
         """Launch the kernel; raise pyopencl.Error if the device refuses.
 
-        Arguments were set when it was bound, so this is one call.
+        The arguments were set when the kernel was bound, so this is a single call.
         """
         return cl.enqueue_nd_range_kernel(queue, self.kernel, self.global_size, self.local_size)
 
 
 class Recording(Protocol):
-    """Launches that a driver holds; made by a `runtime.opencl.recording.Recorder` for one queue.
+    """Launches that a driver has recorded, made by a `runtime.opencl.recording.Recorder`.
 
-    A replay is `submissions` commands.
+    It belongs to one queue. A replay enqueues `submissions` commands.
     """
 
     @property
@@ -61,34 +61,33 @@ class Recording(Protocol):
     def replay(self) -> None:
         """Enqueue all launches, in order.
 
-        Raises RecordingError if the driver refuses, or cannot give a launch what `change` asked
-        for.
+        Raises RecordingError if the driver refuses, or cannot apply a `change`.
         """
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
-        """Give an argument of a launch, counted from 0, other memory from the next replay on.
+        """Replace the memory of an argument, from the next replay on.
 
-        The memory must stay while it is in use. Raises RecordingError if the driver cannot change
-        it.
+        `launch` and `position` count from 0. The memory must stay allocated while it is in use.
+        Raises RecordingError if the driver cannot change arguments.
         """
 
     def release(self) -> None:
-        """Give it back; it is not used again."""
+        """Release the recording, which is not used again."""
 
 
 class Recorded:
-    """Launches as one step; if the driver fails to replay it, one by one as before."""
+    """Recorded launches as one step. If a replay fails, it launches one by one from then on."""
 
     def __init__(self, launches: Sequence[Launch], recording: Recording) -> None:
         self.name = f"{launches[0].name} .. {launches[-1].name}, recorded"
         self.launches = tuple(launches)
         self._recording: Recording | None = recording
-        # Whether the driver was asked to change arguments and has not run with them yet.
+        # Whether changed arguments have not been replayed successfully yet.
         self._untried = False
 
     @property
     def submissions(self) -> int:
-        """How many commands a run enqueues for it."""
+        """Number of commands that one run enqueues."""
         return len(self.launches) if self._recording is None else self._recording.submissions
 
     def enqueue(self, queue: cl.CommandQueue) -> None:
@@ -97,8 +96,8 @@ class Recorded:
             try:
                 self._recording.replay()
             except RecordingError as error:
-                # A refused change costs the recording, not the run; anything else is a fault, as is
-                # the refusal of a part behind which others have been enqueued.
+                # If the driver refuses a change, the run can continue without the recording. Any
+                # other failure is an error, and so is one after earlier parts have been enqueued.
                 whole = self._recording.submissions == 1
                 if self._untried:
                     self.give_up(error)
@@ -111,7 +110,7 @@ class Recorded:
             launch.enqueue(queue)
 
     def change(self, launch: int, position: int, memory: cl.MemoryObject) -> None:
-        """Give a launch other memory from the next run on; its kernel has it already."""
+        """Replace the memory of an argument from the next run on; the kernel has it already."""
         if self._recording is None:
             return
         try:
@@ -121,14 +120,14 @@ class Recorded:
             self.give_up(error)
 
     def give_up(self, reason: Exception) -> None:
-        """Launch one by one from now on, and say so, once."""
+        """Launch one by one from now on, and log that once."""
         logger.warning(
             "%s: %s launches are enqueued one by one now: %s", self.name, len(self.launches), reason
         )
         self.release()
 
     def release(self) -> None:
-        """Give the recording back."""
+        """Release the recording."""
         if self._recording is not None:
             self._recording.release()
             self._recording = None

@@ -1,12 +1,12 @@
-"""Sets the worker threads of a CPU driver apart, while no other process wants their CPUs.
+"""Pins the worker threads of a CPU driver to separate CPUs, unless other processes need them.
 
-A driver for CPUs has one thread for each of them. When they are woken together after a pause, the
-system often puts two on the same CPU, and they take turns there for a whole frame although another
-CPU is idle. Each on CPUs of its own cannot meet the others; but it cannot give way either, to a
-process that takes its CPU. So they are set apart, it is watched how long they wait for a CPU, and
-where they wait the system places them again. See ADR 0003 for what was measured.
+An OpenCL driver for CPUs has one thread per CPU. When these wake together, Linux often puts two of
+them on the same CPU, where they take turns for a whole frame although another CPU is idle. Pinned
+threads cannot collide with each other, but neither can they make way for a process that takes their
+CPU. Therefore the time that they wait for a CPU is measured, and if it is long they are unpinned.
+ADR 0003 has the measurements.
 
-Called by `runtime.opencl.device`, which owns the threads, and once a run by `runtime.run.program`.
+`runtime.opencl.device` creates the objects, and `runtime.run.program` calls `ran` after each run.
 """
 
 import logging
@@ -20,167 +20,166 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _TASKS: Final = Path("/proc/self/task")
-# Shorter runs are judged together: to look costs 2 us a thread, and a wait of 20 us means nothing.
-_LEAST_RUN_NS: Final = 1_000_000
-# A worker that waited for more than this part of a run had its CPU taken. Quiet runs of 25 ms were
-# seen to wait for 0.2 %, runs beside a process that occupies a CPU for 30 to 50 %.
+# Shorter runs are judged together: measuring takes 2 us per thread, and a wait of 20 us is noise.
+_MIN_RUN_NS: Final = 1_000_000
+# A worker that waited for a larger part of a run has lost its CPU. Measured: 0.2 % in quiet runs of
+# 25 ms, and 30 to 50 % next to a process that occupies a CPU.
 _CONTENDED_PART: Final = 0.15
-_STRIKE: Final = 2  # points for a contended run; a calm one takes one back
-_OUT: Final = 4  # points that end setting apart: two contended runs, or more among calm ones
-_CALM_RUNS: Final = 4  # one after the other, until workers are set apart (again)
-_FIRST_TRIAL: Final = 20  # contended runs until it is tried all the same; doubles while it fails
-_LAST_TRIAL: Final = 640
+_CONTENDED_POINTS: Final = 2  # points for a contended run; a calm run subtracts one
+_UNPIN_POINTS: Final = 4  # points that end pinning: two contended runs, more with calm ones between
+_CALM_RUNS: Final = 4  # consecutive calm runs before workers are pinned (again)
+_FIRST_TRIAL: Final = 20  # contended runs before pinning is tried anyway; doubled after a failure
+_LAST_TRIAL: Final = 640  # upper limit of that number
 
 
 class Governor:
-    """Decides from run to run whether workers are set apart. No clock, no system calls."""
+    """Decides from run to run whether to pin the workers. Uses no clock and no system calls."""
 
     def __init__(self) -> None:
-        self.apart = False
+        self.pinned = False
         self._points = 0
         self._calm = 0
         self._runs = 0
         self._trial = _FIRST_TRIAL
 
     def judge(self, waited_ns: int, ran_ns: int) -> bool:
-        """Note a run of `ran_ns`; return whether workers are to be apart in the next one.
+        """Record a run of `ran_ns`; return whether to pin the workers in the next one.
 
-        `waited_ns` is how long the worker that waited longest was ready and had no CPU.
+        `waited_ns` is the longest time that a worker was ready to run but had no CPU.
         """
         contended = waited_ns > _CONTENDED_PART * ran_ns
         self._runs += 1
         self._calm = 0 if contended else self._calm + 1
-        # A trial in spite of contention tells whether setting apart would help; rarely, as it may
-        # not.
-        if not self.apart:
+        # Only a trial shows whether pinning helps in spite of contention. It is rare, because it
+        # may not help.
+        if not self.pinned:
             if self._calm >= _CALM_RUNS or self._runs >= self._trial:
-                self._change(apart=True)
+                self._change(pinned=True)
         else:
-            self._points = self._points + _STRIKE if contended else max(0, self._points - 1)
-            if self._points >= _OUT:
-                # A failed trial makes the next one wait twice as long, up to a limit.
+            self._points = (
+                self._points + _CONTENDED_POINTS if contended else max(0, self._points - 1)
+            )
+            if self._points >= _UNPIN_POINTS:
+                # After a failed trial the next one waits twice as long, up to a limit.
                 self._trial = min(2 * self._trial, _LAST_TRIAL)
-                self._change(apart=False)
-            # A long calm time means that the load is gone, so trials may be as frequent as at
-            # first.
+                self._change(pinned=False)
+            # A long calm time means that the load has ended, so use the first interval again.
             elif self._calm >= self._trial:
                 self._trial = _FIRST_TRIAL
-        return self.apart
+        return self.pinned
 
-    def _change(self, *, apart: bool) -> None:
-        self.apart = apart
+    def _change(self, *, pinned: bool) -> None:
+        self.pinned = pinned
         self._points = self._calm = self._runs = 0
 
 
 class Workers:
-    """The worker threads of one device, set apart or not.
+    """The worker threads of one device, pinned or not.
 
-    Programs of several threads may share one: a run that is counted twice or not at all then
-    delays a decision, no more.
+    Programs in several threads can share one object. A run may then be counted twice or not at all,
+    which only delays a decision.
     """
 
     def __init__(self, threads: Sequence[int], home: frozenset[int]) -> None:
-        """Open the sources of how long threads waited; raise OSError if the system has none.
+        """Open the statistics of the threads; raise OSError if the system has none.
 
-        All of them may use the CPUs `home`, at least as many.
+        `home` is the set of CPUs that all of them may use. It has at least one CPU per thread.
         """
         self._shares = [
-            (t, share) for t, share in zip(threads, deal(home, len(threads)), strict=True)
+            (t, share) for t, share in zip(threads, divide_cpus(home, len(threads)), strict=True)
         ]
         self._home = home
         self._governor = Governor()
         self._waits: list[int] = []
         for thread in threads:
-            # The file stays open: opening it costs more than reading it, and reads go to offset 0
-            # (`pread`).
+            # The files stay open, because opening costs more than reading (at offset 0, `pread`).
             self._waits.append(os.open(_TASKS / str(thread) / "schedstat", os.O_RDONLY))
         self._waited_ns = [self._read(wait) for wait in self._waits]
         self._ran_ns = 0
 
     @property
-    def apart(self) -> bool:
-        """Whether each has CPUs of its own now."""
-        return self._governor.apart
+    def pinned(self) -> bool:
+        """Whether each worker is pinned to its own CPUs."""
+        return self._governor.pinned
 
     @property
     def threads(self) -> tuple[int, ...]:
-        """Their numbers."""
+        """The workers' thread IDs."""
         return tuple(thread for thread, _ in self._shares)
 
     def run_first(self, priority: int) -> None:
-        """Have the system run them before others, by `priority` of SCHED_FIFO; 0 ends that.
+        """Give the workers real-time `priority` (SCHED_FIFO); 0 restores normal scheduling.
 
-        Raises OSError if the system refuses it, or a thread has ended.
+        Raises OSError if the system refuses, or a thread has ended.
         """
         policy = os.SCHED_FIFO if priority else os.SCHED_OTHER
         for thread, _ in self._shares:
             os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
 
     def ran(self, duration_ns: int) -> None:
-        """Note the duration of a run, and place the workers for the next one."""
+        """Record the duration of a run, and pin or unpin the workers for the next one."""
         self._ran_ns += duration_ns
-        # Short runs are added up until the wait exceeds noise.
-        if self._ran_ns < _LEAST_RUN_NS:
+        # Durations of short runs are added up until the wait exceeds noise.
+        if self._ran_ns < _MIN_RUN_NS:
             return
-        before = self._governor.apart
+        before = self._governor.pinned
         if self._governor.judge(self._longest_wait_ns(), self._ran_ns) != before:
-            self._place(apart=not before)
+            self._set_affinities(pinned=not before)
         self._ran_ns = 0
 
     def _longest_wait_ns(self) -> int:
-        """Return how long the worker that waited longest did so since the last call."""
+        """Return the longest time that one worker has waited for a CPU since the last call."""
         longest = 0
         for number, wait in enumerate(self._waits):
-            # A worker that has ended keeps its number in the list, so that shares stay with their
-            # threads.
+            # An ended worker keeps its place in the list, so that indices stay valid.
             try:
                 waited_ns = self._read(wait)
-            except OSError as error:  # the thread has ended: none waits any more
+            except OSError as error:  # the thread has ended
                 logger.debug("a worker thread is gone: %s", error)
                 continue
             longest = max(longest, waited_ns - self._waited_ns[number])
             self._waited_ns[number] = waited_ns
         return longest
 
-    def _place(self, *, apart: bool) -> None:
+    def _set_affinities(self, *, pinned: bool) -> None:
         for thread, share in self._shares:
             try:
-                os.sched_setaffinity(thread, share if apart else self._home)
-            except OSError as error:  # the process has lost these CPUs, or the thread has ended
+                os.sched_setaffinity(thread, share if pinned else self._home)
+            except OSError as error:  # the process lost these CPUs, or the thread has ended
                 logger.debug("worker %d stays where it is: %s", thread, error)
 
     @staticmethod
     def _read(wait: int) -> int:
-        """Return for how many ns a thread was ready and had no CPU (Linux: proc_pid_schedstat)."""
+        """Return the ns that a thread was ready but had no CPU (Linux: proc_pid_schedstat)."""
         return int(os.pread(wait, 96, 0).split()[1])
 
 
-def deal(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
-    """Deal CPUs to workers in turn: 0, 2, 4 and 1, 3, 5 for two of six."""
+def divide_cpus(cpus: frozenset[int], count: int) -> list[frozenset[int]]:
+    """Divide CPUs among `count` workers in turn: six CPUs for two give 0, 2, 4 and 1, 3, 5."""
     ordered = sorted(cpus)
     return [frozenset(ordered[number::count]) for number in range(count)]
 
 
-def starting(call: Callable[[], Result]) -> tuple[Result, tuple[int, ...]]:
-    """Return what a call returns, and the threads of this process that it started."""
+def call_tracking_threads(call: Callable[[], Result]) -> tuple[Result, tuple[int, ...]]:
+    """Return the result of a call, and the IDs of the threads that the process started in it."""
     before = _threads()
     result = call()
     return result, tuple(sorted(_threads() - before))
 
 
 def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
-    """Return the workers of a device, if they can be set apart.
+    """Return the workers of a device; None if they cannot be pinned.
 
-    None if the threads, which the driver started, are not those of the compute units, if somebody
-    has placed them already, if there are fewer CPUs than workers, or if the system reports nothing
-    about them.
+    `threads` are the candidates that the driver started. Pinning is impossible if their number
+    differs from the compute units, somebody has pinned them already, there are fewer CPUs than
+    workers, or the system has no statistics about them.
     """
-    # Threads beyond the compute units are not workers, and one worker needs no place of its own.
+    # Extra threads are not workers, and a single worker needs no CPU of its own.
     if len(threads) != compute_units or compute_units < 2:
         return None
     try:
         home, *others = (frozenset(os.sched_getaffinity(thread)) for thread in threads)
-        # An affinity that differs was set by somebody with a reason, which is not overruled.
+        # Different affinities were set by somebody on purpose, so they are left alone.
         if any(other != home for other in others) or len(home) < compute_units:
             return None
         return Workers(threads, home)
@@ -190,10 +189,10 @@ def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
 
 
 class Candidates:
-    """Threads of which some are the workers of one device, until they have worked.
+    """Threads that may be the workers of one device, which is known only once they have run.
 
-    Where several drivers are installed, the loader opens all of them at once, and nothing tells
-    whose thread is whose: but only the workers of this device run when it has something to do.
+    The loader opens all installed drivers together, and nothing shows which driver a thread belongs
+    to. But only the workers of this device run when it executes a kernel.
     """
 
     def __init__(self, threads: Sequence[int], compute_units: int) -> None:
@@ -202,9 +201,9 @@ class Candidates:
         self._before = {t: switches for t in threads if (switches := _switches(t)) is not None}
 
     def workers(self) -> Workers | None:
-        """Return the workers, if a kernel has run since; see `workers_of` for when there are none.
+        """Return the workers, once a kernel has run; None if `workers_of` finds none.
 
-        Each call looks again as long as there are none.
+        Each call tries again until the workers are found.
         """
         if self._workers is None:
             worked = [t for t, before in self._before.items() if _switches(t) not in (before, None)]
@@ -213,7 +212,7 @@ class Candidates:
 
 
 def _switches(thread: int) -> int | None:
-    """Return how often a thread got a CPU (Linux: proc_pid_schedstat); None if it has ended."""
+    """Return how often a thread was scheduled (Linux: proc_pid_schedstat); None if it ended."""
     try:
         return int((_TASKS / str(thread) / "schedstat").read_text("ascii").split()[2])
     except (OSError, ValueError, IndexError):
@@ -222,7 +221,7 @@ def _switches(thread: int) -> int | None:
 
 def _threads() -> set[int]:
     try:
-        # Linux lists each thread of a process as a directory with the number of the thread.
+        # Linux lists the threads of a process as directories named by thread ID.
         return {int(name) for name in os.listdir(_TASKS)}  # noqa: PTH208 - names, not paths
     except OSError:
         return set()

@@ -1,1 +1,1 @@
-"""A loaded program and its runs: memory, entry points, launches, self-test."""
+"""Loaded programs: device memory, entry points, launches and the self-test."""

@@ -1,7 +1,9 @@
-"""Entry points bound to a device: kernels with their arguments, host arrays for outputs.
+"""Binds an artifact's entry points to a device: kernels with arguments, and arrays for outputs.
 
-Kernels are given their arguments once. If an input moves to another buffer, its readers are
-updated: the kernels that are launched by themselves, and the recordings that hold them.
+Kernels refer to buffers by their index in the manifest's buffer table. Their arguments are set
+once, when the program is loaded. If the caller passes an input in a device buffer of its own, the
+arguments of all kernels and recordings (launches that the driver holds as one command) that read it
+are updated.
 """
 
 from __future__ import annotations
@@ -24,51 +26,51 @@ from runtime.run.memory import DeviceMemory
 
 
 class Arguments:
-    """The readers of each entry of the buffer table, and its place if it has moved."""
+    """Tracks which kernel arguments use each buffer of the table, to replace it by a caller's."""
 
     def __init__(self) -> None:
         self._users: dict[int, list[Callable[[cl.Buffer], None]]] = {}
         self._moved: dict[int, cl.Buffer | None] = {}
 
     def add_kernel(self, kernel: cl.Kernel, arguments: tuple[int, ...]) -> None:
-        """Note a kernel by what its arguments are: places in the buffer table."""
+        """Register a kernel; `arguments` has the buffer table index of each argument."""
         for position, index in enumerate(arguments):
             self._users.setdefault(index, []).append(functools.partial(kernel.set_arg, position))
 
     def add_recording(self, recorded: Recorded, arguments: list[tuple[int, ...]]) -> None:
-        """Note a recording by the arguments of its launches; call it before anything moves."""
+        """Register a recording by the arguments of its launches. Call it before any `move`."""
         for launch, indices in enumerate(arguments):
             for position, index in enumerate(indices):
                 change = functools.partial(recorded.change, launch, position)
                 self._users.setdefault(index, []).append(change)
 
     def move(self, index: int, memory: cl.Buffer) -> None:
-        """Let all kernels read an entry of the table in this buffer from the next run on.
+        """Let all kernels use `memory` for a buffer of the table, from the next run on.
 
-        Raises pyopencl.Error if the driver does not take it.
+        Raises pyopencl.Error if the driver refuses it.
         """
-        # Cheap where nothing changes: it is called for each input that is a buffer.
+        # Usually nothing changes, so this is fast: it is called for every input that is a buffer.
         if self._moved.get(index) == memory:
             return
-        self._moved[index] = None  # should the driver refuse, some may have it and some not
+        self._moved[index] = None  # if the driver refuses, only some arguments have changed
         for use in self._users.get(index, ()):
             use(memory)
         self._moved[index] = memory
 
     def restore(self, index: int, own: cl.Buffer) -> None:
-        """Let all kernels read it in its own place again; raise as `move`."""
+        """Let all kernels use the table's own buffer again; raises as `move` does."""
         if index in self._moved:
             self.move(index, own)
             del self._moved[index]
 
 
-# Inputs of a run: arrays, or buffers of the device that hold an input already.
+# Inputs of a run: arrays, or device buffers that already hold an input.
 Inputs = Mapping[str, NDArray[Any] | cl.Buffer]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, shape and dtype of an input or output; of a partial input the shape is the longest."""
+    """Name, shape and dtype of an input or output. A partial input may be shorter than `shape`."""
 
     name: str
     shape: tuple[int, ...]
@@ -76,7 +78,7 @@ class TensorSpec:
     partial: bool = False
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether an array of this shape is taken; one of no bytes is not partial."""
+        """Return whether an array of this shape is accepted; a partial one must not be empty."""
         if not self.partial:
             return shape == self.shape
         return len(shape) == 1 and min(1, self.shape[0]) <= shape[0] <= self.shape[0]
@@ -84,18 +86,18 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSlot:
-    """An input, the buffer it is written to, and its memory where the host has access."""
+    """An input, its buffer, and a view of the buffer's memory if the host can access it."""
 
     name: str
     spec: TensorSpec
-    index: int  # of the buffer table
+    index: int  # index in the buffer table
     buffer: cl.Buffer
     view: NDArray[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSlot:
-    """An output, its buffer, and the host array it is read into on every run."""
+    """An output, its buffer, and the host array into which every run reads it."""
 
     name: str
     spec: TensorSpec
@@ -106,33 +108,33 @@ class OutputSlot:
 
 @dataclass(frozen=True, slots=True)
 class BoundEntry:
-    """The bound form of an entry, which `Program.run` executes; it never changes after loading."""
+    """An entry bound to the device, for `Program.run`. It never changes after loading."""
 
     name: str
     inputs: tuple[InputSlot, ...]
     outputs: tuple[OutputSlot, ...]
-    launches: tuple[KernelSpec, ...]  # kernels of the manifest, in order
-    steps: tuple[Step, ...]  # one for each launch, or one for many joined by megakernel or driver
-    results: dict[str, NDArray[Any]]  # what `Program.run` returns
-    arguments: Arguments | None  # of the kernels; None for the megakernel's, which never change
+    launches: tuple[KernelSpec, ...]  # the manifest's kernels, in launch order
+    steps: tuple[Step, ...]  # one per launch, or one for many joined by megakernel or driver
+    results: dict[str, NDArray[Any]]  # the return value of `Program.run`
+    arguments: Arguments | None  # the kernels' arguments; None with a megakernel
 
     def check_inputs(self, inputs: Inputs) -> None:
-        """Check names, dtypes, shapes and layout; no data is looked at.
+        """Check the names, dtypes, shapes and layout of inputs, but not their data.
 
-        InputError names the first input that does not fit.
+        Raises InputError, which names the first input that does not fit.
         """
         for slot in self.inputs:
             array = inputs.get(slot.name)
             if (
-                # The exact type is asked for: subclasses such as masked arrays may mean something
-                # else by their memory.
+                # Only the exact type: subclasses such as masked arrays can give their memory
+                # another meaning.
                 type(array) is not np.ndarray
                 or array.dtype != slot.spec.dtype
                 or not (array.shape == slot.spec.shape or slot.spec.fits(array.shape))
                 or not array.flags.c_contiguous
             ) and not _is_memory(slot, array):
                 raise InputError(self._mismatch(slot.spec, array))
-        # All known inputs were found, so a difference in number is an unknown one.
+        # All known inputs were found, so a different number means an unknown one.
         if len(inputs) != len(self.inputs):
             known = [slot.name for slot in self.inputs]
             extra = ", ".join(repr(name) for name in inputs if name not in known)
@@ -141,7 +143,7 @@ class BoundEntry:
             )
 
     def write(self, inputs: Inputs, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
-        """Write checked inputs, or enqueue that; `pending` must outlive the commands.
+        """Write checked inputs, or enqueue their copies. `pending` must outlive the commands.
 
         Raises pyopencl.Error if the device refuses.
         """
@@ -149,7 +151,7 @@ class BoundEntry:
         for slot in self.inputs:
             array = inputs[slot.name]
             if isinstance(array, cl.Buffer):
-                # Kernels read the buffer where it is, if their arguments can change.
+                # If arguments can change, kernels read the caller's buffer directly.
                 if arguments is not None:
                     arguments.move(slot.index, array)
                 else:
@@ -159,13 +161,13 @@ class BoundEntry:
                 continue
             if arguments is not None:
                 arguments.restore(slot.index, slot.buffer)
-            # Memory of the host needs no command: the queue is empty between runs.
+            # The host can write its own memory directly, because the queue is idle between runs.
             if slot.view is not None:
-                # The rest of a partial input keeps its bytes.
+                # The rest of a partial input stays unchanged.
                 view = slot.view[: array.size] if slot.spec.partial else slot.view
                 np.copyto(view, array)
             else:
-                # The copy is not awaited: the queue runs in order, so kernels come after it.
+                # No wait is needed: the queue is in order, so the kernels run after the copy.
                 copied = cl.enqueue_copy(queue, slot.buffer, array, is_blocking=False)
                 pending.append(copied)
 
@@ -175,14 +177,14 @@ class BoundEntry:
             if out.view is None:
                 copied = cl.enqueue_copy(queue, out.array, out.buffer, is_blocking=False)
                 pending.append(copied)
-        # This wait ends kernels and copies alike; before it, views may show half a result.
+        # Wait for kernels and copies together. Before that, views may hold incomplete results.
         queue.finish()
         for out in self.outputs:
             if out.view is not None:
                 np.copyto(out.array, out.view)
 
     def release(self) -> None:
-        """Give recordings back; the entry does not run again."""
+        """Release the recordings; the entry is not run again."""
         for step in self.steps:
             if isinstance(step, Recorded):
                 step.release()
@@ -201,12 +203,12 @@ class BoundEntry:
 
 
 def _is_memory(slot: InputSlot, given: object) -> bool:
-    """Return whether an input is a buffer that kernels can read in place of its own."""
+    """Return whether `given` is a buffer that kernels can read in place of the input's own."""
     return isinstance(given, cl.Buffer) and given.size >= slot.buffer.size
 
 
 class Binder:
-    """Turns the launches of entries into steps; kernels launched by themselves are shared."""
+    """Turns the launches of entries into steps. Entries share kernels launched one by one."""
 
     def __init__(
         self,
@@ -215,9 +217,10 @@ class Binder:
         memory: DeviceMemory,
         megakernel: Megakernel | None,
     ) -> None:
-        """Keep the parts of steps; `programs` has None for each program that no step needs.
+        """Store the parts of steps; `programs` has None for each program that no step needs.
 
-        The megakernel runs the kernels that have a function; None launches each by itself.
+        The megakernel runs the kernels that have a function in it. Without one (None) each kernel
+        is launched separately.
         """
         self._manifest = manifest
         self._programs = programs
@@ -227,9 +230,9 @@ class Binder:
         self._arguments = Arguments()
 
     def bind(self, entry: EntrySpec) -> BoundEntry:
-        """Make the steps of an entry and the arrays of its outputs.
+        """Create the steps of an entry and the arrays of its outputs.
 
-        Raises ArtifactError if a program has no such kernel, or the kernel takes other arguments.
+        Raises ArtifactError if a program lacks a kernel, or the kernel has other arguments.
         """
         specs, buffer, view = self._manifest.buffers, self._memory.buffer, self._memory.view
         outputs = tuple(
@@ -258,30 +261,30 @@ class Binder:
         )
 
     def recorded(self, bound: BoundEntry, recorder: Recorder) -> BoundEntry:
-        """Return an entry whose launches the driver recorded as one step; else RecordingError."""
+        """Return an entry with all launches recorded as one step; may raise RecordingError."""
         launches = [step for step in bound.steps if isinstance(step, Launch)]
-        assert len(launches) == len(bound.steps)  # none is recorded yet
+        assert len(launches) == len(bound.steps)  # nothing is recorded yet
         step = Recorded(launches, recorder.record(launches))
         if bound.arguments is not None:
             bound.arguments.add_recording(step, [kernel.args for kernel in bound.launches])
         return replace(bound, steps=(step,))
 
     def single_steps(self, entry: EntrySpec) -> tuple[Step, ...]:
-        """Return steps of one launch each, of the same code as those of `bind`; raise as it."""
+        """Return steps of one launch each, with the same code as those of `bind`."""
         return self._steps(entry, 1)
 
     def _steps(self, entry: EntrySpec, most: int) -> tuple[Step, ...]:
-        """Return steps in order; a step runs at most `most` launches."""
+        """Return the steps of an entry, in order, with at most `most` launches each."""
         steps: list[Step] = []
         at = 0
         while at < len(entry.launches):
             count = self._as_one(entry.launches[at : at + most])
             if count and self._megakernel is not None:
-                # A step that joins launches is named by its first and last one, which traces show.
+                # The step's name consists of its first and last launch. Traces show it.
                 names = [self._manifest.kernels[i].name for i in entry.launches[at : at + count]]
                 name = names[0] if count == 1 else f"{names[0]} .. {names[-1]}"
                 kernel = self._megakernel.kernel(entry, at, count)
-                # Each work-item of the launch is a worker that lives for the whole step.
+                # Each work-item is a worker that runs for the whole step.
                 steps.append(Launch(name, kernel, (self._megakernel.workers, 1, 1), (1, 1, 1)))
             else:
                 steps.append(self._launch(entry.launches[at]))
@@ -289,7 +292,7 @@ class Binder:
         return tuple(steps)
 
     def _as_one(self, launches: Sequence[int]) -> int:
-        """Return how many launches from the first on the megakernel runs."""
+        """Return how many launches, from the first on, the megakernel can run together."""
         if self._megakernel is None:
             return 0
         kernels = self._manifest.kernels
@@ -297,16 +300,16 @@ class Binder:
         return next(alone, len(launches))
 
     def _launch(self, index: int) -> Launch:
-        """Return the step that launches a kernel of the manifest by itself."""
-        # Entries share kernels that are launched alone: their arguments are the same in each.
+        """Return the step that launches one kernel of the manifest."""
+        # Entries share these steps, because a kernel has the same arguments in each entry.
         if index not in self._launches:
             spec = self._manifest.kernels[index]
             where = f"kernel {spec.name!r}"
             program = self._programs[spec.program]
-            assert program is not None  # programs_needed
+            assert program is not None  # see programs_needed
             try:
                 kernel = cl.Kernel(program, spec.name)
-                # A wrong number of arguments would only fail at the launch, without a name.
+                # Otherwise a wrong number of arguments would fail only at launch, without a name.
                 if kernel.num_args != len(spec.args):
                     raise ArtifactError(
                         f"{where}: its source takes {kernel.num_args} arguments, the manifest "
@@ -322,7 +325,7 @@ class Binder:
 
 
 def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
-    """Return the programs that entries need, `as_one` if a megakernel runs what it can."""
+    """Return the programs that entries need; `as_one` if a megakernel runs all kernels it can."""
     used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
     # A kernel without a function in the megakernel is always launched from its own program.
     alone = {k.program for k in used if k.function < 0 or not as_one}
@@ -332,5 +335,5 @@ def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
 
 
 def tensor_spec(spec: BufferSpec) -> TensorSpec:
-    """Return the array that a buffer of a manifest is for the host."""
+    """Return the host array's spec for a buffer of the manifest."""
     return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)

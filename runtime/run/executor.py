@@ -1,4 +1,7 @@
-"""Loads artifacts into programs: from a file, from memory for one run, or to take binaries."""
+"""Loads an artifact onto a device: from a file, from memory for one run, or to get its binaries.
+
+The result is a `Program`, whose `run` executes one of the artifact's entry points.
+"""
 
 import os
 import time
@@ -26,11 +29,11 @@ def load_program(
     """Load an artifact onto a device.
 
     Args:
-        path: the artifact, made by `modeld compile`; or one that was read.
-        device: an opened device, a name as for `choose_device`, or None for the best one.
-        priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
-            `Program.priority_refusal` says why it was refused.
-        on_build: called before each program that has to be compiled, which takes seconds.
+        path: Path of an artifact made by `modeld compile`, or an artifact read already.
+        device: An opened device, a name for `choose_device`, or None for the best device.
+        priority: Priority of its work on the device: "high", "medium", "low", or None for the
+            driver's default. `Program.priority_refusal` is the reason if it is refused.
+        on_build: Called before each program that has to be compiled, which takes seconds.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
@@ -56,10 +59,10 @@ def run_once(
     inputs: Mapping[str, NDArray[Any]],
     device: Device | str | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Run the first entry of an artifact that is in memory, once; outputs are the caller's.
+    """Run the first entry of an in-memory artifact once; the caller owns the outputs.
 
     Programs are built through a cache shared by the process, so realizing the same kernels again
-    costs no compilation. Arguments and errors are those of `write_artifact`, `Program.run` and
+    compiles nothing. Arguments and errors are those of `write_artifact`, `Program.run` and
     `load_program`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
@@ -70,12 +73,12 @@ def run_once(
 def build_binaries(
     manifest: Mapping[str, Any], data: bytes | memoryview, device: Device | str | None = None
 ) -> list[bytes]:
-    """Return the device binaries that the compiler puts into an artifact, one per program.
+    """Return the device binaries for the compiler to store in an artifact, one per program.
 
-    They are taken after every kernel was launched once, so that loading them compiles nothing, and
-    after the self-test, if any. The manifest's `target` must then name `device.info.name` and
-    `device.info.driver`. Raises as `load_program`, and SelfTestError if the programs compute
-    something else than the model.
+    They are read after the first launch of every kernel, because only then can a driver load them
+    without compiling, and after the self-test, if any. The manifest's `target` must then name
+    `device.info.name` and `device.info.driver`. Raises the errors of `load_program`, and
+    SelfTestError if the results differ from the model's.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     cache = ProgramCache(opened)

@@ -1,16 +1,18 @@
-"""The megakernel: all launches of an entry in one, on a CPU (scheduler/emit/megakernel.py).
+"""The megakernel: one kernel that runs all launches of an entry on a CPU.
 
-The table, in words of 8 bytes:
+Its source is in scheduler/emit/megakernel.py. A table lists the work of each launch, in words of 8
+bytes:
 
-    record 0: function, work-items, number of its first argument word
+    record 0: function, work-items, index of its first argument word
     record 1: ...
     argument words of record 0, of record 1, ...: offset in bytes, + 1 if it is into the data
 
-Every offset comes from the checked manifest, so there is none in the file to damage. The counters,
-one cache line each: workers that have left; then for each record the tasks that are finished and,
-for each worker, the tasks taken of its part. All are zero between runs: the last worker to leave
-sets them back. A run that did not come to its end leaves anything, so they are filled with zeros
-when a program is loaded or reset, and before the first run after one that failed.
+Every offset comes from the checked manifest, so the file contains no offsets to damage. The
+counters have one cache line each: one counts workers that have left; then, for each record, one
+counts finished tasks (pieces of its work-items), and one per worker counts the tasks taken from
+that worker's part. All are zero between runs, because the last worker to leave resets them. An
+aborted run leaves arbitrary values, so they are cleared when a program is loaded or reset, and
+before the first run after a failed one.
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ _LINE_INTS = _LINE_BYTES // 4
 
 
 class Megakernel:
-    """The table and counters of one program on the device, and kernels that run parts of it."""
+    """The table and counters of a program on the device, and the kernels that use them."""
 
     def __init__(
         self,
@@ -40,22 +42,22 @@ class Megakernel:
         data: cl.Buffer,
         places: Sequence[int],
     ) -> None:
-        """Write the table, or raise ArtifactError if the built program has no megakernel.
+        """Write the table; raise ArtifactError if the built program has no megakernel.
 
-        `memory` has arena, inputs, outputs and states; `data` has the weights. `places` has for
-        each buffer the word that says where it is.
+        `memory` holds the arena, inputs, outputs and states; `data` holds the weights. `places` has
+        the argument word of each buffer.
         """
-        # A worker for each compute unit: more would wait for each other on one core.
+        # One worker per compute unit: more would wait for each other on the same core.
         self.workers = device.info.compute_units
         self._program = program
         self._manifest = manifest
         self._first: dict[str, int] = {}
         records = self._records(manifest)
         table = _table(manifest, records, places)
-        # Counters of the longest entry serve all: each launch has a line of its own and one for
-        # each worker.
+        # The counters of the longest entry are enough for all entries. Each launch has one line,
+        # and one more per worker.
         lines = 1 + max((len(e.launches) for e in manifest.entries), default=0) * (self.workers + 1)
-        # Counters have a cache line each, so that workers do not take lines from one another.
+        # Each counter has its own cache line to avoid false sharing between workers.
         self._counter_ints = lines * _LINE_INTS
         flags = cl.mem_flags
         try:
@@ -71,7 +73,7 @@ class Megakernel:
             ) from error
 
     def _records(self, manifest: Manifest) -> list[int]:
-        """Return the kernel of each record; entries follow each other."""
+        """Return the kernel index of each record, entry by entry."""
         records: list[int] = []
         for entry in manifest.entries:
             self._first[entry.name] = len(records)
@@ -79,11 +81,11 @@ class Megakernel:
         return records
 
     def kernel(self, entry: EntrySpec, first: int, count: int) -> cl.Kernel:
-        """Return a kernel that runs `count` launches of an entry, from launch `first` on.
+        """Return a kernel that runs `count` launches of an entry, starting with launch `first`.
 
-        Raises ArtifactError if the program has no such kernel, or it takes other arguments.
+        Raises ArtifactError if the program lacks the kernel, or its argument count is wrong.
         """
-        # Launches without a function have no record, so positions in the two lists differ.
+        # Launches without a function have no record, so launch and record indices differ.
         before = entry.launches[:first]
         at = self._first[entry.name] + sum(self._manifest.kernels[i].function >= 0 for i in before)
         try:
@@ -101,19 +103,19 @@ class Megakernel:
         return kernel
 
     def clear(self, queue: cl.CommandQueue) -> None:
-        """Set the counters to zero, after the queued commands; raise pyopencl.Error on failure."""
+        """Enqueue setting the counters to zero; raise pyopencl.Error on failure."""
         zero = np.zeros(_LINE_INTS, np.int32)
         cl.enqueue_fill_buffer(queue, self._buffers[3], zero, 0, self._counter_ints * 4)
 
     def idle(self, queue: cl.CommandQueue) -> bool:
-        """Whether all counters are zero, as they are between runs; waits for the queue."""
+        """Return whether all counters are zero, as between runs. Waits for the queue."""
         counters = np.empty(self._counter_ints, np.int32)
         cl.enqueue_copy(queue, counters, self._buffers[3])
         return not counters.any()
 
     def release(self) -> None:
-        """Give the table and the counters back."""
-        # The first two buffers are the program's memory and go with it.
+        """Release the table and the counters."""
+        # The first two buffers are the program's memory, which it releases itself.
         for buffer in self._buffers[2:]:
             buffer.release()
 
@@ -125,9 +127,9 @@ def _table(
     words: list[int] = []
     for index in records:
         kernel = manifest.kernels[index]
-        # Words follow the heads of all records; a record says where its own begin.
+        # Argument words follow the heads of all records; each record has the index of its first.
         at = RECORD_WORDS * len(records) + len(words)
         head += (kernel.function, kernel.global_size[0], at)
         words += [places[argument] for argument in kernel.args]
-    # A buffer must hold something, so a table without records is one zero.
+    # OpenCL does not allow empty buffers, so a table without records is a single zero.
     return np.array(head + words or [0], np.int64)

@@ -1,4 +1,8 @@
-"""The device memory of a program: images, a place for each of its buffers, and its states."""
+"""The device memory of a program: its buffers, its images, and access to its states.
+
+The arena is the one allocation for all intermediate results. A state is a buffer that keeps its
+value between runs; its reset value is zeros or part of the artifact's data.
+"""
 
 import contextlib
 import math
@@ -18,9 +22,9 @@ from runtime.opencl.device import Device
 
 
 def check_images(specs: list[tuple[str, ImageSpec]], device: Device) -> None:
-    """Compare images, name and texels, with the device: a driver's own refusal names no image.
+    """Check the names and sizes of images against the device, whose own error names no image.
 
-    Raises ArtifactError if the device has no images, or none as large.
+    Raises ArtifactError if the device has no images, or an image is too large.
     """
     if not specs:
         return
@@ -53,7 +57,7 @@ def check_image_arguments(manifest: Manifest, device: Device) -> None:
 def make_image(
     device: Device, image: ImageSpec, dtype: str, data: NDArray[np.uint8] | None
 ) -> cl.Image:
-    """Return an image with a copy of `data`, None for an intermediate; `dtype` is a component's.
+    """Return an image with a copy of `data`, or an empty one for None. Components have `dtype`.
 
     Raises pyopencl.Error if the device refuses it.
     """
@@ -72,19 +76,20 @@ def poison_image(queue: cl.CommandQueue, memory: cl.Image, image: ImageSpec) -> 
     cl.enqueue_fill_image(queue, memory, texel, (0, 0, 0), (image.width, image.height, 1))
 
 
-# --- The device memory of one program: a place for each entry of the buffer table -------------
-# On a CPU there are two pieces, and launches use windows of them. Elsewhere, or if a piece would be
-# larger than the device allows, each buffer is an allocation, and arena buffers are windows of one.
+# --- The buffers of a program -----------------------------------------------------------------
+# On a CPU there are two pieces, and kernels get sub-buffers of them. On other devices, or if a
+# piece exceeds the device's limit, each buffer has its own allocation, except that arena buffers
+# are sub-buffers of one.
 #     memory: arena | input x | output y | state s | ...        data: weights, reset values
 
-IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiples of ALIGNMENT
+IN_DATA = 1  # flag in a place: the offset is into the data; offsets are multiples of ALIGNMENT
 
 
 class DeviceMemory:
-    """Allocates on construction; `buffer(i)` belongs to `manifest.buffers[i]`.
+    """Allocates all buffers when constructed. `buffer(i)` belongs to `manifest.buffers[i]`.
 
-    `memory` and `data` are the two pieces, None if each buffer is on its own. `places` has for each
-    buffer its offset in its piece, plus IN_DATA if that is the data; it is empty without pieces.
+    `memory` and `data` are the two pieces; None if buffers are allocated separately. `places` has
+    each buffer's offset in its piece, plus IN_DATA if that is the data. Without pieces it is empty.
     """
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
@@ -103,7 +108,7 @@ class DeviceMemory:
         self._arena: cl.Buffer | None = None
         self._images: dict[int, cl.Image] = {}
         self._buffers: list[cl.Buffer | None] = [None] * len(self._specs)
-        # On a CPU all memory is the host's, so two pieces serve the megakernel and cost no copies.
+        # A CPU uses host memory, so the megakernel can address two pieces, without extra copies.
         if device.info.kind == "cpu":
             self._allocate_pieces()
         self._allocate_images()
@@ -111,15 +116,15 @@ class DeviceMemory:
             self._allocate_apart()
         self._resets = self._reset_values()
         if device.info.kind != "cpu":
-            # The device has its own copy of the weights; other holders of the artifact keep it.
+            # The device has a copy of the weights, so this reference is not needed. Others may be.
             self._blob = memoryview(b"")
 
     def _allocate_pieces(self) -> None:
-        # The arena comes first, then inputs, outputs and states, each at a multiple of ALIGNMENT.
+        # The arena is first, then inputs, outputs and states, each at a multiple of ALIGNMENT.
         places, size = [], _aligned(self._arena_size)
         for spec in self._specs:
             if spec.image is not None:
-                places.append(0)  # a piece of its own, see _allocate_images
+                places.append(0)  # images are allocated separately, see _allocate_images
             elif spec.kind == "weight":
                 places.append(spec.offset + IN_DATA)
             elif spec.kind == "arena":
@@ -127,20 +132,19 @@ class DeviceMemory:
             else:
                 places.append(size)
                 size += _aligned(spec.size)
-        # OpenCL refuses a buffer of no bytes.
+        # OpenCL refuses empty buffers.
         size = max(size, ALIGNMENT)
-        # A piece beyond the device's limit is no error: each buffer by itself may still be small
-        # enough.
+        # A piece beyond the device's limit is not an error: single buffers may still fit.
         if max(size, len(self._blob)) > self._device.info.max_alloc_bytes:
             return
         context, flags = self._device.context, cl.mem_flags
-        # USE_HOST_PTR on a CPU makes the artifact's memory the weights' only copy.
+        # On a CPU, USE_HOST_PTR avoids a second copy of the weights.
         host = self._data(0, len(self._blob)) if len(self._blob) else np.zeros(1, np.uint8)
         try:
             self.memory = self._allocate_memory(size)
             how = flags.READ_ONLY | flags.USE_HOST_PTR
             self.data = cl.Buffer(context, how, hostbuf=host)
-            self._fill(self.memory, size, 0)  # the padding behind an input must not be random
+            self._fill(self.memory, size, 0)  # the padding after an input must not be random
             if self._arena_size:
                 self._arena = self.memory.get_sub_region(0, self._arena_size)
         except cl.Error as error:
@@ -151,11 +155,11 @@ class DeviceMemory:
         self.places = places
 
     def _allocate_memory(self, size: int) -> cl.Buffer:
-        """Return the piece that is written; on PoCL's CPU devices it is host memory of ours."""
+        """Allocate the writable piece. On PoCL's CPU devices it is our own host memory."""
         flags = cl.mem_flags.READ_WRITE
         if not self._device.info.is_pocl:
             return cl.Buffer(self._device.context, flags, size)
-        # USE_HOST_PTR may copy memory that is not aligned, so the piece starts at a page.
+        # USE_HOST_PTR may copy unaligned memory, so the piece starts at a page boundary.
         room = np.zeros(size + mmap.PAGESIZE, np.uint8)
         start = -room.ctypes.data % mmap.PAGESIZE
         self._host = room[start : start + size]
@@ -163,20 +167,20 @@ class DeviceMemory:
         return cl.Buffer(self._device.context, how, hostbuf=self._host)
 
     def view(self, index: int) -> NDArray[Any] | None:
-        """Return an input's or output's memory as an array, None if the host has no access.
+        """Return the memory of an input or output as an array; None if the host has no access.
 
-        PoCL runs kernels on the host: a buffer over host memory is that memory, so the caller
-        copies instead of a command for its workers. Touch it between runs only. An array without
-        elements is nobody's memory.
+        PoCL runs kernels on the host, and a buffer over host memory is that memory. Therefore the
+        caller can copy directly instead of enqueueing a command. Use the array only between runs.
+        An array without elements has no memory, so the result is a new one.
         """
         spec = self._specs[index]
         if not spec.payload_bytes:
-            return np.empty(spec.shape, spec.dtype)  # nothing to copy, wherever it would be
-        # The lowest bit of a place tells the data, which is never written; see IN_DATA.
+            return np.empty(spec.shape, spec.dtype)  # there is nothing to copy
+        # IN_DATA, the lowest bit of a place, marks the data, which is never written.
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]
-        # `size` may be larger: padding follows the array.
+        # `size` may be larger, because padding follows the array.
         array = self._host[start : start + spec.payload_bytes].view(spec.dtype)
         return array.reshape(spec.shape)
 
@@ -211,7 +215,7 @@ class DeviceMemory:
     def _allocate(self, spec: BufferSpec) -> cl.Buffer:
         context, flags = self._device.context, cl.mem_flags
         if spec.kind == "weight":
-            # A GPU cannot read the artifact's memory, so weights are copied once.
+            # A GPU cannot read the artifact's memory, so the weights are copied once.
             how = flags.USE_HOST_PTR if self._device.info.kind == "cpu" else flags.COPY_HOST_PTR
             host = self._data(spec.offset, spec.size)
             return cl.Buffer(context, flags.READ_ONLY | how, hostbuf=host)
@@ -219,25 +223,25 @@ class DeviceMemory:
             assert self._arena is not None
             return self._arena.get_sub_region(spec.offset, spec.size)
         buffer = cl.Buffer(context, flags.READ_WRITE, spec.size)
-        # A read before the first write then gives zero, and not another process's memory.
+        # A read before the first write then gives zeros instead of another process's memory.
         self._fill(buffer, spec.size, 0)
         return buffer
 
     def argument(self, index: int) -> cl.Buffer | cl.Image:
-        """Return a kernel's argument for an entry of the buffer table: an image, or a `buffer`."""
+        """Return the kernel argument for an index of the buffer table: an image or a buffer."""
         image = self._images.get(index)
         return self.buffer(index) if image is None else image
 
     def buffer(self, index: int) -> cl.Buffer:
-        """Return the buffer of an entry of the buffer table; windows are made on first use.
+        """Return the buffer for an index of the buffer table. Sub-buffers are created on first use.
 
-        Raises pyopencl.Error if the device refuses the window.
+        Raises pyopencl.Error if the device refuses the sub-buffer.
         """
         found = self._buffers[index]
         if found is None:
             piece = self.data if self.places[index] & IN_DATA else self.memory
             assert piece is not None
-            # The mask takes the bit of IN_DATA off: offsets are multiples of ALIGNMENT.
+            # The mask removes the bit IN_DATA: offsets are multiples of ALIGNMENT.
             offset = self.places[index] & -ALIGNMENT
             found = piece.get_sub_region(offset, self._specs[index].size)
             self._buffers[index] = found
@@ -247,7 +251,7 @@ class DeviceMemory:
         return np.frombuffer(self._blob, np.uint8, size, offset)
 
     def _reset_values(self) -> dict[int, NDArray[np.uint8]]:
-        """Return the bytes of each state that does not reset to zeros, apart from the data."""
+        """Return a copy of each state's reset value, except for states that reset to zeros."""
         return {
             index: self._data(spec.reset, spec.size).copy()
             for index, spec in enumerate(self._specs)
@@ -255,12 +259,12 @@ class DeviceMemory:
         }
 
     def _fill(self, buffer: cl.Buffer, size: int, value: int) -> None:
-        # Whole words where possible: PoCL's fill writes one pattern at a time.
+        # Use long patterns if possible, because PoCL's fill writes one pattern at a time.
         pattern = np.full(16 if size % 16 == 0 else 1, value, np.uint8)
         cl.enqueue_fill_buffer(self._queue, buffer, pattern, 0, size)
 
     def reset(self) -> None:
-        """Set every state buffer to its reset value; returns when the device has done so."""
+        """Set every state buffer to its reset value, and wait until the device has done so."""
         for index, spec in enumerate(self._specs):
             if spec.kind != "state":
                 continue
@@ -268,12 +272,11 @@ class DeviceMemory:
                 self._fill(self.buffer(index), spec.size, 0)
             else:
                 cl.enqueue_copy(self._queue, self.buffer(index), self._resets[index])
-        # The copies read memory that `release` gives back, so the caller may only go on when they
-        # are done.
+        # The copies read memory that `release` frees, so wait until they are done.
         self._queue.finish()
 
     def poison(self) -> None:
-        """Fill the arena with 0xFF (NaN as float), so that a read before any write shows."""
+        """Fill the arena with 0xFF (NaN as float), so that reads of unwritten memory show."""
         if self._arena is not None:
             self._fill(self._arena, self._arena_size, 0xFF)
         for index, memory in self._images.items():
@@ -282,9 +285,9 @@ class DeviceMemory:
                 poison_image(self._queue, memory, spec.image)
 
     def release(self) -> None:
-        """Give the memory back now and let go of the artifact's."""
+        """Release the device memory and the reference to the artifact's memory."""
         windows = [buffer for buffer in self._buffers if buffer is not None]
-        # Windows go before the pieces that they are part of.
+        # Sub-buffers are released before their pieces.
         for buffer in (*windows, *self._images.values(), self._arena, self.memory, self.data):
             if buffer is not None:
                 buffer.release()
@@ -299,7 +302,7 @@ def _aligned(size: int) -> int:
 
 
 def _check_sizes(artifact: Artifact, device: Device) -> None:
-    """Compare with the device's limits first: a driver's own refusal names no buffer."""
+    """Check all sizes against the device's limits, because a driver's own error names no buffer."""
     manifest, info = artifact.manifest, device.info
     limit = info.max_alloc_bytes
     wanted = [("the arena", manifest.arena_size)]
@@ -320,11 +323,11 @@ def _check_sizes(artifact: Artifact, device: Device) -> None:
             )
 
 
-# --- The states by name, read and written between runs ----------------------------------------
+# --- States, read and written by name between runs --------------------------------------------
 
 
 class States:
-    """Copies states from and to the device; the queue is idle before and after each call."""
+    """Copies states from and to the device. The queue is idle before and after each call."""
 
     def __init__(self, manifest: Manifest, memory: DeviceMemory, queue: cl.CommandQueue) -> None:
         self._name = manifest.name
@@ -333,7 +336,7 @@ class States:
         self._found = {b.name: (i, b) for i, b in enumerate(manifest.buffers) if b.kind == "state"}
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return a copy of a state, of its declared dtype and shape.
+        """Return a copy of a state, with its declared dtype and shape.
 
         Raises:
             InputError: there is no such state.
@@ -346,7 +349,7 @@ class States:
         return array
 
     def write(self, name: str, value: NDArray[Any]) -> None:
-        """Write a state from a C-contiguous array of exactly its dtype and shape, free afterwards.
+        """Write a state from a C-contiguous array of exactly its dtype and shape; copies the array.
 
         Raises:
             InputError: there is no such state, or the array does not fit it.
@@ -372,7 +375,7 @@ class States:
 
 @contextlib.contextmanager
 def _naming(program: str, state: str) -> Iterator[None]:
-    """Turn the device's error into one that says which state was copied."""
+    """Turn a device error into one that names the copied state."""
     try:
         yield
     except cl.Error as error:

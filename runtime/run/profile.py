@@ -1,4 +1,7 @@
-"""The statistics of a program, and the measurements of a profiled run."""
+"""Statistics of a loaded program, and the kernel times of a profiled run.
+
+A profiled run records one `Span` per launch; `summarize` reduces those of several runs.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -9,25 +12,25 @@ from runtime.format.manifest import Manifest
 
 @dataclass(slots=True)
 class ProgramStats:
-    """Facts about a loaded program, and counters that `run` keeps."""
+    """Properties of a loaded program, and counters that `run` updates."""
 
-    device: str
-    driver: str
-    kernels: int  # distinct kernel functions
-    launches: dict[str, int]  # per entry
+    device: str  # the device's name
+    driver: str  # see `DeviceInfo.driver`
+    kernels: int  # number of distinct kernel functions
+    launches: dict[str, int]  # entry -> number of launches
     arena_bytes: int
     weight_bytes: int
     state_bytes: int
-    load_ms: float
-    built_from_source: int  # programs that were neither in the artifact nor in the cache
-    runs: int = 0
+    load_ms: float  # duration of loading
+    built_from_source: int  # number of programs found neither in the artifact nor in the cache
+    runs: int = 0  # number of runs so far
     last_run_ms: float = 0.0
 
 
 def make_stats(
     manifest: Manifest, device: str, driver: str, built_from_source: int
 ) -> ProgramStats:
-    """Return the stats of a program that was just loaded; `load_ms` is still to be filled in."""
+    """Return the stats of a newly loaded program; the caller fills in `load_ms`."""
     sizes = dict.fromkeys(("weight", "state"), 0)
     for buffer in manifest.buffers:
         if buffer.kind in sizes:
@@ -45,31 +48,31 @@ def make_stats(
     )
 
 
-# --- The measurements of a profiled run: one span per launch, and sums per kernel -------------
+# --- The measurements of a profiled run: one span per launch, and a summary per kernel --------
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One launch on the device's own clock, in ns since an arbitrary start."""
+    """The time of one launch, by the device's clock: ns since an arbitrary start."""
 
-    launch: int  # position in the entry's launch list
-    name: str
-    queued_ns: int
-    start_ns: int
-    end_ns: int
+    launch: int  # index in the entry's launch list
+    name: str  # name of the kernel
+    queued_ns: int  # when the launch was queued
+    start_ns: int  # when it began
+    end_ns: int  # when it ended
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One launch of an entry over all profiled iterations."""
+    """The time of one launch of an entry, over all profiled iterations."""
 
-    launch: int
-    name: str
-    origin: tuple[str, ...]  # the ONNX nodes the kernel computes
+    launch: int  # index in the entry's launch list
+    name: str  # name of the kernel
+    origin: tuple[str, ...]  # the ONNX nodes that the kernel computes
     median_ms: float
     min_ms: float
-    flops: int
-    bytes_moved: int
+    flops: int  # operations of one launch
+    bytes_moved: int  # bytes read and written by one launch, each buffer once
 
     @property
     def gflops(self) -> float:
@@ -85,9 +88,9 @@ class KernelTime:
 def summarize(
     iterations: Sequence[Sequence[Span]], work: Sequence[tuple[tuple[str, ...], int, int]]
 ) -> list[KernelTime]:
-    """Reduce the spans of each iteration, in launch order, to one time per launch.
+    """Reduce the spans of all iterations, each in launch order, to one time per launch.
 
-    `work` has each launch's origin, flops and bytes.
+    `work` holds the origin, flops and bytes of each launch.
     """
     times = []
     for spans, (origin, flops, bytes_moved) in zip(

@@ -1,7 +1,8 @@
-"""A loaded artifact: buffers allocated and arguments bound at load, then one tight loop a frame.
+"""A loaded artifact on a device, ready to run.
 
-A program belongs to one thread at a time. The hot path is `Program.run`: it allocates nothing but
-the event objects of pyopencl, logs nothing, and copies each input and output exactly once.
+Buffers are allocated and kernel arguments are set when it is loaded. `Program.run`, called once per
+frame, then allocates nothing except pyopencl's event objects, logs nothing, and copies each input
+and output exactly once. Only one thread at a time may use a program.
 """
 
 import logging
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Program:
-    """A loaded artifact, ready to run on one device; made by `load_program` or `run_once`."""
+    """An artifact loaded onto a device, made by `load_program` or `run_once`."""
 
     def __init__(
         self,
@@ -55,13 +56,13 @@ class Program:
         self._cache = cache
         self._queue, self.priority_refusal = open_first_queue(device, priority)
         _log_target(artifact, device)
-        # The count is the cache's, over all programs; the difference is what this one built.
+        # The cache counts the programs of all callers. The difference is the number built here.
         built_before = cache.built_from_source
         self._memory = DeviceMemory(artifact, device, self._queue)
         self._states = States(self._manifest, self._memory, self._queue)
         self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
         self._megakernel = self._make_megakernel(cache)
-        # In order of the manifest, so that logs and caches do not depend on the order of a set.
+        # Sorted, so that logs and caches do not depend on the order of a set.
         for index in sorted(programs_needed(self._manifest, as_one=self._megakernel is not None)):
             if self._programs[index] is None:
                 spec = self._manifest.programs[index]
@@ -71,10 +72,10 @@ class Program:
             entry.name: self._binder.bind(entry) for entry in self._manifest.entries
         }
         self._single_steps: dict[str, tuple[Step, ...]] = {}
-        self._unfinished = True  # no run has come to its end: counters are not set yet
+        self._unfinished = True  # no run has completed yet, so the counters are not set
         self._default = self._manifest.entries[0].name
         self._check = checks_enabled()
-        # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
+        # Events must outlive their copies, because pyopencl waits when an event is dropped early.
         self._pending: list[cl.Event] = []
         built = cache.built_from_source - built_before
         self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
@@ -83,19 +84,19 @@ class Program:
             self._entries = recorded_entries(
                 self._entries, self._binder, device, self._queue, self._run_idle
             )
-        self.workers = device.workers()  # known by now, as they have run
-        # The warm-up has run on zero inputs and advanced the states, so these are reset.
+        self.workers = device.workers()  # can be identified only after kernels have run
+        # The warm-up ran on zero inputs and advanced the states, so reset them.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
 
     def _make_megakernel(self, cache: ProgramCache) -> Megakernel | None:
-        """Build the megakernel, if the artifact has one and the device is a CPU of PoCL.
+        """Build the megakernel, if the artifact has one and the device is a PoCL CPU.
 
-        Its work-groups take turns as host threads; other drivers do not promise that, so one that
-        waits may wait for ever.
+        Its work-groups wait for each other. PoCL runs them as host threads that take turns; other
+        drivers do not guarantee that, so a wait might never end.
         """
         manifest, memory = self._manifest, self._memory
-        # The megakernel addresses all buffers by offsets into two pieces, not separate buffers.
+        # The megakernel addresses all buffers by their offsets in two pieces.
         if manifest.megakernel is None or memory.memory is None or memory.data is None:
             return None
         if not (self._device.info.is_pocl and megakernel_enabled()):
@@ -104,7 +105,7 @@ class Program:
         try:
             program = cache.build(manifest.programs[index], manifest.target)
         except BuildError as error:
-            # The other programs hold the same kernels; if they are wrong, their error is clearer.
+            # The other programs contain the same kernels, and their errors are clearer.
             logger.warning("%s: kernels are launched one by one: %s", manifest.name, error)
             return None
         self._programs[index] = program
@@ -113,14 +114,13 @@ class Program:
         )
 
     def _warm_up(self) -> None:
-        """Launch every kernel once, on zero inputs, as drivers finish compiling then (PoCL: 22 ms).
+        """Launch every kernel once on zero inputs: drivers finish compiling then (PoCL: 22 ms).
 
-        Whole entries run, in order, because a kernel may index with what another one computed.
+        Whole entries run, in order, because a kernel may use results of another one as indices.
         """
         launched: set[int] = set()
         for spec in self._manifest.entries:
-            # An entry whose kernels have all been launched by others would tell the driver nothing
-            # new.
+            # Skip an entry whose kernels have all been launched as part of others.
             if launched.issuperset(spec.launches):
                 continue
             launched.update(spec.launches)
@@ -131,13 +131,13 @@ class Program:
         self._execute(bound, bound.steps, None, self._queue, None)
 
     def binaries(self) -> list[bytes]:
-        """Return each program's device binary, b"" for one that this device does not need.
+        """Return each program's device binary; b"" for programs that this device does not need.
 
-        On PoCL this compiles each kernel once more, for any work-group size: 40 ms a kernel.
+        On PoCL this compiles each kernel once more, for any work-group size: 40 ms per kernel.
         """
         return [b"" if program is None else binary_of(program) for program in self._programs]
 
-    # --- properties ---------------------------------------------------------------------------
+    # --- Properties ---------------------------------------------------------------------------
 
     @property
     def manifest(self) -> Manifest:
@@ -146,12 +146,12 @@ class Program:
 
     @property
     def device(self) -> DeviceInfo:
-        """The device that it runs on."""
+        """The device that the program runs on."""
         return self._device.info
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The model's own metadata, as the compiler wrote it; {} for plain models."""
+        """The model's metadata, as written by the compiler; {} for plain models."""
         return self._manifest.metadata
 
     @property
@@ -160,25 +160,25 @@ class Program:
         return tuple(self._entries)
 
     def submissions(self, entry: str | None = None) -> int:
-        """How many commands a run of `entry` hands the driver; raise InputError if missing."""
+        """Return the number of commands in a run of `entry`; raise InputError if it is missing."""
         return sum(step.submissions for step in self._entry(entry).steps)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs of the default entry."""
+        """The inputs of the default entry."""
         return self.entry_inputs(self._default)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs of the default entry."""
+        """The outputs of the default entry."""
         return self.entry_outputs(self._default)
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of `entry`, which `run` must be given; raise InputError if it is missing."""
+        """Return the inputs that `run` needs for `entry`; raise InputError if it is missing."""
         return tuple(slot.spec for slot in self._entry(entry).inputs)
 
     def entry_outputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Outputs of `entry`, which `run` returns; raise InputError if it is missing."""
+        """Return the outputs that `run` returns for `entry`; raise InputError if it is missing."""
         return tuple(slot.spec for slot in self._entry(entry).outputs)
 
     def _entry(self, name: str | None) -> BoundEntry:
@@ -191,32 +191,32 @@ class Program:
             )
         return found
 
-    # --- running ------------------------------------------------------------------------------
+    # --- Running ------------------------------------------------------------------------------
 
     def run(self, inputs: Inputs, entry: str | None = None) -> dict[str, NDArray[Any]]:
         """Run one entry: write the inputs, run its launches, read the outputs.
 
         Args:
-            inputs: for each input of the entry, an array of exactly its dtype and shape,
-                C-contiguous; nothing is converted. A partial input may be shorter: then only its
-                bytes are copied, and the rest on the device stays. Arrays may be reused once `run`
-                returns. In place of an array a `pyopencl.Buffer` of the device's context that holds
-                the input, whole: kernels read it there.
+            inputs: For each input of the entry, a C-contiguous array of exactly its dtype and
+                shape; nothing is converted. For a partial input the array may be shorter: only its
+                bytes are copied, and the rest on the device is unchanged. Arrays may be reused once
+                `run` returns. An input can also be a `pyopencl.Buffer` of the device's context that
+                holds the complete input, which kernels read directly.
             entry: None for the first entry.
 
         Returns:
-            The outputs by name. The dictionary and its arrays belong to the entry and are
-                overwritten by its next run: copy what must stay.
+            The outputs by name. The dictionary and its arrays belong to the entry, and its next run
+                overwrites them: copy them to keep them.
 
         Raises:
-            InputError: an input is missing, unknown, or of another dtype, shape or layout.
+            InputError: an input is missing, unknown, or has another dtype, shape or layout.
             RuntimeFault: the device failed, or an output is not finite under RUNTIME_CHECK=1.
         """
         started_ns = time.perf_counter_ns()
         bound = self._entry(entry)
         bound.check_inputs(inputs)
-        # Poison is written before the run, so a value left over from the run before cannot pass for
-        # a result.
+        # Fill the arena with NaN first, so that a value left over from an earlier run cannot be
+        # mistaken for a result.
         if self._check:
             self._memory.poison()
         self._execute(bound, bound.steps, inputs, self._queue, None)
@@ -242,21 +242,20 @@ class Program:
         queue: cl.CommandQueue,
         events: list[cl.Event] | None,
     ) -> None:
-        """Do one frame; without `inputs` they stay what they are on the device."""
+        """Run the steps once. `inputs` None leaves the inputs on the device unchanged."""
         pending = self._pending
         where = "writing the inputs"
         try:
             if self._unfinished:
                 self._recover(queue)
-            # The flag falls only when the outputs have been read: any exception in between leaves
-            # it set.
+            # The flag is cleared only once the outputs have been read, so it stays set after any
+            # exception.
             self._unfinished = True
             if inputs is not None:
                 bound.write(inputs, queue, pending)
             for step in steps:
                 where = step.name
-                # Kernels carry their arguments since loading, so that a step is one call of the
-                # driver.
+                # The arguments were set at loading, so a step is a single driver call.
                 event = step.enqueue(queue)
                 if events is not None and event is not None:
                     events.append(event)
@@ -268,16 +267,16 @@ class Program:
                 f"{self._device.info.name}: entry {bound.name!r}, {where}: {first_line(error)}"
             ) from error
         finally:
-            # Arrays of the caller and events must stay until the device has done with them, also
+            # The caller's arrays and the events must stay until the device is done with them, also
             # after an error.
             if self._unfinished:
                 drain(queue)
             pending.clear()
 
     def _recover(self, queue: cl.CommandQueue) -> None:
-        """Make the device ready again after an aborted run, whose queue is empty by now.
+        """Prepare the device for a run after an aborted one. Its queue is empty by then.
 
-        Counters that are not zero would make workers skip tasks, or wait for ever.
+        Otherwise nonzero counters would make workers skip tasks or wait forever.
         """
         if self._megakernel is not None:
             self._megakernel.clear(queue)
@@ -287,9 +286,9 @@ class Program:
     def profile(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None, iterations: int = 20
     ) -> list[KernelTime]:
-        """Measure each launch of an entry, in order, with the device's own clock.
+        """Measure each launch of an entry, in order, by the device's clock.
 
-        State advances as in `run`. Launches that `run` joins run one by one: the same code.
+        States advance as in `run`. Launches that `run` joins are run separately, by the same code.
         """
         bound = self._entry(entry)
         spans = self.spans(inputs, entry, iterations)
@@ -299,15 +298,15 @@ class Program:
     def spans(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None, iterations: int = 1
     ) -> list[list[Span]]:
-        """Run an entry `iterations` times and return when each launch was queued, began, ended.
+        """Run an entry `iterations` times; return the queue, start and end times of each launch.
 
-        Raises InputError as `run`, or if `iterations` is not positive.
+        Raises InputError as `run` does, or if `iterations` is not positive.
         """
         if iterations < 1:
             raise InputError(f"iterations: expected at least 1, got {iterations}")
         bound = self._entry(entry)
         bound.check_inputs(inputs)
-        # Profiling is a property of a queue and slows each launch, so `run` has one without.
+        # Profiling is a property of a queue and slows down launches, so `run` uses another queue.
         queue = open_queue(self._device, profiling=True)
         steps = self._steps_of(bound)
         result = []
@@ -323,20 +322,20 @@ class Program:
         return result
 
     def _steps_of(self, bound: BoundEntry) -> tuple[Step, ...]:
-        """Return the steps of an entry with one launch each, to time them."""
-        # Equal counts mean that no step joins launches.
+        """Return the steps of an entry with one launch each, for timing."""
+        # If the counts are equal, no step joins launches.
         if len(bound.steps) == len(bound.launches):
             return bound.steps
         spec = self._manifest.entry(bound.name)
-        assert spec is not None  # it was bound
+        assert spec is not None  # it has been bound
         if bound.name not in self._single_steps:
             self._single_steps[bound.name] = self._binder.single_steps(spec)
         return self._single_steps[bound.name]
 
-    # --- state --------------------------------------------------------------------------------
+    # --- States -------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Set all state to its reset values, as after loading.
+        """Set all states to their reset values, as after loading.
 
         Raises RuntimeFault if the device failed, or the program is closed.
         """
@@ -350,23 +349,23 @@ class Program:
             ) from error
 
     def state(self, name: str) -> NDArray[Any]:
-        """Return a copy of a state, see `States.read`."""
+        """Return a copy of a state; see `States.read`."""
         self._entry(None)
         return self._states.read(name)
 
     def set_state(self, name: str, value: NDArray[Any]) -> None:
-        """Write a state until a run, a reset or this changes it, see `States.write`."""
+        """Write a state; see `States.write`."""
         self._entry(None)
         self._states.write(name, value)
 
     def close(self) -> None:
-        """Give back device memory and the artifact's; nothing but `close` may follow."""
+        """Release the device memory and the artifact's. Afterwards only `close` may be called."""
         if not self._is_open:
             return
-        # Device work reads the artifact's memory: all of it must be done before that goes.
+        # The device reads the artifact's memory, so its work must be done before that is released.
         self._queue.finish()
         self._cache.launched()
-        # Kernels and recordings use buffers, so entries go before the memory.
+        # Kernels and recordings use the buffers, so release the entries before the memory.
         for bound in self._entries.values():
             bound.release()
         self._entries.clear()
@@ -386,7 +385,7 @@ class Program:
 def _log_target(artifact: Artifact, device: Device) -> None:
     target, info = artifact.manifest.target, device.info
     has_binaries = any(spec.binary for spec in artifact.manifest.programs)
-    # A binary is for one device and driver; with another one it is no error, but slower to load.
+    # With another device or driver a binary is no error, but the kernels have to be compiled.
     if has_binaries and (target.device, target.driver) != (info.name, info.driver):
         logger.info(
             "%s: compiled on %s (%s), this is %s (%s): its kernels are built from source",

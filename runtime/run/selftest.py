@@ -1,26 +1,26 @@
-"""The self-test of an artifact: does the device compute the model's values?
+"""The self-test of an artifact: checks that the device computes the model's values.
 
-    states and inputs of a seed -> one run -> outputs and states, compared with the artifact
+    states and inputs from a seed -> one run -> outputs and states, compared with the artifact
 
-It finds a driver that miscompiles, a wrong binary, and damaged memory or weights. The expected
-values were computed without a device (`scheduler.check.vectors`).
+It detects miscompiling drivers, wrong binaries, and damaged memory or weights. The expected values
+were computed without a device (`scheduler.check.vectors`).
 
-`seeded_inputs` and `seeded_states` follow a rule that artifacts rely on, so it is fixed for ever:
+`seeded_inputs` and `seeded_states` follow a rule that existing artifacts rely on:
 
-    stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
-    uint8 int8  its bytes
+    stream      splitmix64 seeded by seed, kind and name: 64-bit words, little endian
+    uint8 int8  the stream's bytes
     bool        the lowest bit of each byte
-    integers    of 16 bits and more: the lowest bit of each word; 0 and 1 are nearly always indices
+    integers    of 16 bits and more: the lowest bit of each word; 0 and 1 are usually valid indices
     floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
 
-To a program that reads cameras such noise would mean nothing, so some inputs have another form:
+To a program that reads camera frames, such noise would be meaningless. Some inputs differ:
 
     x_frame, x_geometry     a pair: an NV12 picture of at most 640x400 with a texture
-    x_transform             3x3: about the middle of the picture, sheared a little
-    desire, ...             one 1 among zeros
+    x_transform             3x3: maps to about the middle of the picture, slightly sheared
+    desire, ...             a single 1 among zeros
 
-The rule uses integer arithmetic and single roundings only, and no library function, so the bits are
-the same everywhere. Another rule needs a new `SELF_TEST_RULE` in `runtime.format.parts`.
+The rule uses only integer arithmetic and single roundings, and no library function, so the values
+are the same on all machines. Changing it requires a new `SELF_TEST_RULE` in `runtime.format.parts`.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ Array = NDArray[Any]
 
 _FRAME, _GEOMETRY, _TRANSFORM = "_frame", "_geometry", "_transform"
 _ONE_OF_SEVERAL: Final = frozenset({"desire", "traffic_convention"})
-# Luma pixels of the picture. They are halved until the program can take the frame.
+# Luma size of the picture, halved until the frame fits the program's input.
 _WIDTH, _HEIGHT = 640, 400
-# The texture is a triangle wave. It is steep enough to tell rows and columns apart, and so flat,
-# noise included, that a position rounded to the next 1/32 pixel changes a sample by 1 at most.
+# The texture is a triangle wave. It is steep enough to distinguish rows and columns, yet so flat
+# that rounding a position to 1/32 pixel changes a sample by at most 1, noise included.
 _PEAK: Final = 224
 _NOISE: Final = 15
-# A sum of four uniform values in 0 .. 65535 has this mean; this factor makes its deviation 1.
+# The mean of a sum of four uniform values in 0 .. 65535, and the factor that makes its deviation 1.
 _MEAN: Final = 131070
 _UNIT: Final = np.float32(math.sqrt(3.0) / 65536)
 # Splitmix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
@@ -57,13 +57,13 @@ _MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def seeded_inputs(ports: Sequence[TensorSpec], seed: int) -> dict[str, Array]:
-    """Return an array for each input of an entry, as `Program.run` takes them."""
+    """Return an array for each input of an entry, for `Program.run`."""
     found = {port.name: port for port in ports}
     made = {}
     for port in ports:
         view = port.name.rpartition("_")[0]
         frame, geometry = found.get(view + _FRAME), found.get(view + _GEOMETRY)
-        # Without both the meaning of the bytes is unknown.
+        # The bytes can be interpreted as a picture only if both inputs exist.
         layout = None if frame is None or geometry is None else _layout(frame, geometry, seed)
         made[port.name] = _input(port, seed, layout)
     return made
@@ -105,7 +105,7 @@ def _values(port: TensorSpec, kind: str, seed: int) -> Array:
 
 
 class _Layout(NamedTuple):
-    """A picture in pixels and bytes; `scale` is its width as a share of the usual one."""
+    """A picture's layout in pixels and bytes. `scale` is its width relative to the usual one."""
 
     width: int
     height: int
@@ -114,18 +114,18 @@ class _Layout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of both planes."""
+        """Size of both planes, bytes."""
         return self.stride * (self.height + self.height // 2)
 
 
 def _layout(frame: TensorSpec, geometry: TensorSpec, seed: int) -> _Layout | None:
-    """Return the layout of a frame's picture; None if these inputs are not a frame."""
+    """Return the layout of a frame's picture; None if the inputs do not describe a frame."""
     is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
     if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
         return None
     width, height = _WIDTH, _HEIGHT
     while True:
-        # Every second seed has padding behind its rows.
+        # Every second seed pads the rows.
         layout = _Layout(width, height, width + seed % 2 * 64, width / _WIDTH)
         if layout.size <= frame.shape[0]:
             return layout
@@ -161,7 +161,7 @@ def _picture(name: str, seed: int, layout: _Layout) -> Array:
 
 
 def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
-    """Return model pixel -> camera pixel: scaled by 0.4, moved by some pixels, a little askew."""
+    """Return a matrix from model to camera pixels: scaled by 0.4, shifted and slightly sheared."""
     u = _words("input", name, seed, 8).astype("<u8").view("<u2")[::4] / 65536
     return np.array(
         [
@@ -184,19 +184,19 @@ ADVICE: Final = (
 class Deviation:
     """The largest deviation of one output or state from its expected values."""
 
-    entry: str
-    seed: int
+    entry: str  # name of the entry
+    seed: int  # seed of the test vector
     kind: str  # "output" or "state"
-    name: str
-    index: tuple[int, ...]  # of the value in the array; () for an array without elements
+    name: str  # name of the output or state
+    index: tuple[int, ...]  # index of the value in the array; () for an array without elements
     expected: float
     found: float
-    peak: float  # the largest expected value, 1 for integers
-    deviation: float  # a share of `peak`; infinite if no finite number was found
-    tolerance: float
+    peak: float  # the largest expected magnitude; 1 for integers
+    deviation: float  # relative to `peak`; infinite if a value is not finite
+    tolerance: float  # the largest acceptable deviation
     values: int  # number of compared values
-    beyond: int  # number of these beyond the tolerance
-    passed: bool  # whether the test allows so many
+    beyond: int  # number of values beyond the tolerance
+    passed: bool  # whether the number beyond the tolerance is acceptable
 
     def __str__(self) -> str:
         of_peak = "" if self.peak == 1.0 else f" of the largest value {self.peak:.3g}"
@@ -212,20 +212,20 @@ class Deviation:
 class SelfTestReport:
     """The result of a self-test."""
 
-    name: str
-    device: str
-    runs: int  # how many were compared; 0 if the artifact has no self-test
+    name: str  # name of the artifact
+    device: str  # the device's name
+    runs: int  # number of compared runs; 0 if the artifact has no self-test
     deviations: tuple[Deviation, ...]  # one for each array of each run, in order
     duration_ms: float
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was too far off; an artifact without a self-test passes."""
+        """Whether all deviations are acceptable. An artifact without a self-test passes."""
         return all(d.passed for d in self.deviations)
 
     @property
     def worst(self) -> Deviation | None:
-        """The largest deviation in units of its tolerance, failures first; None without any."""
+        """The largest deviation relative to its tolerance, failures first; None without any."""
         return max(
             self.deviations,
             key=lambda d: (not d.passed, d.deviation / (d.tolerance or 1.0)),
@@ -233,7 +233,7 @@ class SelfTestReport:
         )
 
     def require(self) -> None:
-        """Raise SelfTestError on a failure: it names the largest deviation and what to do."""
+        """Raise SelfTestError on failure, with the largest deviation and advice."""
         worst = self.worst
         if worst is not None and not worst.passed:
             raise SelfTestError(f"{self.name}: self-test on {self.device}: {worst}; {ADVICE}")
@@ -246,7 +246,7 @@ class SelfTestReport:
         return f"self-test {verdict}: {self.runs} runs, {values} values, {self.duration_ms:.0f} ms"
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as plain data; numbers that are not finite are None."""
+        """Return the report as plain data. Numbers that are not finite become None."""
         rows = [asdict(d) for d in self.deviations]
         for row in rows:
             for key, value in row.items():
@@ -263,13 +263,13 @@ class SelfTestReport:
 
 
 def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
-    """Run the self-test of a loaded program; its states are at their reset values afterwards.
+    """Run the self-test of a loaded program. It resets the program's states afterwards.
 
-    Nobody else may run the program meanwhile. `limit` bounds the number of runs; `runs` of the
-    report is 0 if the artifact has no self-test.
+    Nothing else may run the program meanwhile. `limit` is the most runs to make. The report's
+    `runs` is 0 if the artifact has no self-test.
 
     Raises:
-        SelfTestError: an output or state is too far off; the message names the worst.
+        SelfTestError: an output or state deviates too much; the message names the worst.
         RuntimeFault: the device failed.
     """
     report = run_self_test(program, limit=limit)
@@ -278,7 +278,7 @@ def self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
 
 
 def run_self_test(program: Program, *, limit: int | None = None) -> SelfTestReport:
-    """Do the same as `self_test`, but return the report of a failure; a RuntimeFault is raised."""
+    """Do the same as `self_test`, but report deviations without raising SelfTestError."""
     started_ns = time.perf_counter_ns()
     vectors = program.manifest.self_test[:limit]
     deviations: list[Deviation] = []

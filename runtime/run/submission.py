@@ -1,9 +1,9 @@
-"""How the launches of a program reach the device: queues, checks, and recordings of launches.
+"""Submits the launches of a program to the device: queues, checks, and recordings of launches.
 
-With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
-yields NaN), every floating point output must be finite afterwards and the counters of the
-megakernel zero. With `RUNTIME_REPLAY=0` there is no megakernel. `RUNTIME_RECORD` says whether
-drivers record launches: `0` never, `1` wherever they can, else where that is known to gain.
+Environment variables: `RUNTIME_CHECK=1` fills the arena with NaN before each run, which reveals
+reads of unwritten memory, and requires finite outputs and zero megakernel counters after it.
+`RUNTIME_REPLAY=0` disables the megakernel. `RUNTIME_RECORD` controls whether drivers record
+launches: `0` never, `1` whenever possible, otherwise where it is known to help.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from runtime.run.entry import Binder, BoundEntry
 
 logger = logging.getLogger(__name__)
 
-# <CL/cl_ext.h>, cl_khr_priority_hints: the property of a queue, and its values. pyopencl has no
-# names for them.
+# From <CL/cl_ext.h>, cl_khr_priority_hints: a queue property and its values, for which pyopencl has
+# no names.
 PRIORITY_EXTENSION: Final = "cl_khr_priority_hints"
 _CL_QUEUE_PRIORITY_KHR: Final = 0x1096
 PRIORITIES: Final = MappingProxyType({"high": 1 << 0, "medium": 1 << 1, "low": 1 << 2})
 
 
 def open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
-    """Open a queue that runs commands in order; raise RuntimeFault if the device has no more."""
+    """Open an in-order queue; raise RuntimeFault if the device cannot create one."""
     try:
         if not profiling:
             return cl.CommandQueue(device.context)
@@ -47,10 +47,10 @@ def open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
 
 
 def open_first_queue(device: Device, priority: str | None) -> tuple[cl.CommandQueue, str]:
-    """Open a queue whose commands go before, or after, those of others; a hint that may be refused.
+    """Open a queue with a scheduling priority, which is a hint that the driver may refuse.
 
-    `priority` is one of `PRIORITIES`, None for none. Returns the queue, and why it is without the
-    priority, "" if it has it. Raises RuntimeFault if the device has no more.
+    `priority` is a key of `PRIORITIES`, or None. Returns the queue and the reason that it does not
+    have the priority, "" if it does. Raises RuntimeFault if the device cannot create a queue.
     """
     if priority is None:
         return open_queue(device), ""
@@ -61,42 +61,42 @@ def open_first_queue(device: Device, priority: str | None) -> tuple[cl.CommandQu
         return open_queue(device), f"{device.info.name} does not have {PRIORITY_EXTENSION}"
     try:
         properties = [_CL_QUEUE_PRIORITY_KHR, wanted]
-        # pyopencl's stub knows flags only, but it takes a list of properties as well.
+        # pyopencl's stub declares only flags, but a list of properties works too.
         return cl.CommandQueue(device.context, properties=properties), ""  # type: ignore[arg-type]
     except cl.Error as error:
         return open_queue(device), f"{device.info.name} refuses it: {first_line(error)}"
 
 
 def drain(queue: cl.CommandQueue) -> None:
-    """Wait for what a queue still runs; that it may fail, its user knows already."""
+    """Wait for a queue's commands. A failure is only logged: the caller has reported it already."""
     try:
         queue.finish()
     except cl.Error as error:
         logger.debug("waiting for a queue: %s", first_line(error))
 
 
-# --- What the environment switches on ---------------------------------------------------------
+# --- Settings from the environment ------------------------------------------------------------
 
 
 def checks_enabled() -> bool:
-    """Whether `RUNTIME_CHECK` asks for checks; read once per program, when it is loaded."""
+    """Return whether `RUNTIME_CHECK` enables checks. Read once per program, when it is loaded."""
     return os.environ.get("RUNTIME_CHECK", "0") not in ("", "0")
 
 
 def megakernel_enabled() -> bool:
-    """Whether the megakernel may run launches as one; read once per program, when it is loaded."""
+    """Return whether `RUNTIME_REPLAY` allows the megakernel. Read once per program, at loading."""
     return os.environ.get("RUNTIME_REPLAY", "1") != "0"
 
 
 def _recording_wanted() -> bool | None:
-    """The setting `RUNTIME_RECORD`, None if unset. Read once per program, when it is loaded."""
+    """Return the setting of `RUNTIME_RECORD`; None if unset. Read once per program, at loading."""
     return {"0": False, "1": True}.get(os.environ.get("RUNTIME_RECORD", ""))
 
 
 def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
-    """Refuse NaN and infinity in floating point outputs of any shape.
+    """Raise RuntimeFault if a floating point output contains NaN or infinity.
 
-    RuntimeFault names the first output, how many of its values are not finite, and where.
+    The error names the first such output, the number of affected values and the first position.
     """
     for name, array in outputs.items():
         if array.dtype.kind != "f":
@@ -110,10 +110,10 @@ def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
             )
 
 
-# --- How an entry's launches reach the device: one by one, or recorded as one command ---------
-# Launches are recorded if the device has an extension for it and a run has several. On PoCL the
-# megakernel is one launch already; the rest is not recorded, because PoCL takes a recording apart.
-# If recording or a replay fails, launches go one by one, and the log says why.
+# --- Recorded launches ------------------------------------------------------------------------
+# Launches are recorded as one command if the device has an extension for it and a run has several.
+# PoCL is excluded: its megakernel is one launch already, and PoCL executes recorded launches one by
+# one. If recording or a replay fails, launches are enqueued one by one, and the reason is logged.
 
 
 def recorded_entries(
@@ -123,13 +123,13 @@ def recorded_entries(
     queue: cl.CommandQueue,
     run: Callable[[BoundEntry], None],
 ) -> dict[str, BoundEntry]:
-    """Return the entries, recorded where that can be done.
+    """Return the entries, with recorded launches where possible.
 
-    Each entry has run, so drivers have finished its kernels. `run` runs one on the inputs that are
-    on the device.
+    Each entry has run once, so drivers have finished its kernels. `run` runs an entry on the
+    inputs that are already on the device.
     """
     support = device.info.recording
-    # A single launch is one command already.
+    # A single launch is already one command.
     several = [bound for bound in entries.values() if len(bound.steps) > 1]
     wanted = _recording_wanted()
     if wanted is None:
@@ -143,11 +143,11 @@ def recorded_entries(
             result[bound.name] = binder.recorded(bound, recorder)
             run(result[bound.name])
     except (RecordingError, RuntimeFault) as error:
-        # A driver that refuses one entry will refuse the next, so one line is enough.
+        # A driver that refuses one entry will refuse the others, so one log line is enough.
         logger.warning("launches are enqueued one by one: %s", error)
         for bound in result.values():
             bound.release()
         return entries
-    told = ", ".join(f"{b.name} {len(b.launches)}" for b in several)
-    logger.info("launches run as one command (%s): %s", support.extension, told)
+    recorded = ", ".join(f"{b.name} {len(b.launches)}" for b in several)
+    logger.info("launches run as one command (%s): %s", support.extension, recorded)
     return result

@@ -1,1 +1,1 @@
-"""Checks of a compiled model against what its ONNX file says."""
+"""Checks that a compiled model computes the same results as its ONNX model."""

@@ -1,16 +1,18 @@
-"""The comparison of an output with a reference: how far off, where, and within which tolerance.
+"""Compares an output with a reference: the largest error, its position, and whether it is allowed.
+
+The tolerance depends on the element type and on the coarsest rounding inside the model:
 
 float32 and float64      the largest difference is at most 1e-4 of the largest reference value
-half storage, float16    2e-2
+fp16 storage, float16    2e-2
 bfloat16                 1e-1; 8-bit floats 3e-1
-quantised while running  5e-2, see `QUANTISED_TOLERANCE`
-integers of 8 bits       at most 1 apart: what was quantised may round the other way
-other integers, bool     equal, but for one element in 1000 (half, quantised: one in 50), where
-                         a float that was rounded otherwise decides a comparison
-NaN, infinities          at the same places
+quantized at run time    5e-2, see `QUANTISED_TOLERANCE`
+8-bit integers           at most 1 apart, because a quantized value can round the other way
+other integers, bool     equal, except for one element in 1000 (fp16, quantized: one in 50), because
+                         a differently rounded float can change the result of a comparison
+NaN, infinities          at the same positions
 
-A reference is float32 too, and may be the one that is off. Where a comparison fails, `Arbiter` asks
-`DoubleEvaluator`.
+The reference is usually float32, too, and can itself be wrong. If a comparison fails, `Arbiter`
+decides by evaluating the model in float64 (`DoubleEvaluator`).
 """
 
 from __future__ import annotations
@@ -33,22 +35,22 @@ from scheduler.onnx_import.files.graph_checks import all_nodes
 
 Array = NDArray[Any]
 
-# Shares of the largest reference value, as in the table above (docs/numerics.md).
+# Tolerances as shares of the largest reference value, as in the table above (docs/numerics.md).
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 2e-2
-# By the element type of an output, which alone rounds by so much.
+# Tolerance by the element type of an output. These types round coarsely themselves.
 TOLERANCES: Mapping[str, float] = {"float16": HALF_TOLERANCE, "bfloat16": 1e-1}
-TINY_FLOAT_TOLERANCE = 3e-1  # of 8 bits: neighbours are up to a quarter of the value apart
-# What is quantised while a model runs: where a float lies at a rounding tie, one unit of its last
-# place decides between two steps. A step is 1/255 of the range of a tensor, 4e-3, and layers behind
-# it add up: 2e-2 was seen in a trained network of which every step was right.
+TINY_FLOAT_TOLERANCE = 3e-1  # 8-bit floats: neighbors differ by up to a quarter of the value
+# For values that are quantized at run time. A float near a rounding tie falls on either of two
+# steps depending on its last bit. A step is 1/255 of a tensor's range, 4e-3, and steps accumulate
+# in later layers: 2e-2 was seen in a trained network although each operation was correct.
 QUANTISED_TOLERANCE = 5e-2
-# Of a reference that is zero everywhere, this much is no difference.
+# Lower limit of the largest reference value, for outputs that are zero everywhere.
 SMALLEST_PEAK = 1e-6
 
 
 class Rounding(Enum):
-    """The coarsest rounding inside a model; the value is for people."""
+    """The coarsest rounding inside a model; the values are display names."""
 
     FLOAT = "float32"
     HALF = "halves"
@@ -64,22 +66,22 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """An output beside its reference, for one set of inputs."""
+    """The comparison of an output with its reference, for one set of inputs."""
 
-    name: str  # of the output
-    max_abs: float  # largest difference
-    # Largest difference as a share of the largest reference value; of integers, the share of
-    # elements that differ by too much.
+    name: str  # name of the output
+    max_abs: float  # largest absolute difference
+    # Largest difference as a share of the largest reference value. For integers, the share of
+    # elements that differ by more than allowed.
     max_rel: float
     where: tuple[int, ...] | None  # index of the largest difference; None if there is none
-    part: str  # the output slice that holds it, "" if there is none
-    tolerance: float  # what `max_rel` may be, or the share of elements that may differ
-    problem: str  # one clause; "" if all is well
-    note: str = ""  # how far both are from float64, if they were compared with it
+    part: str  # name of the output slice that contains it, or ""
+    tolerance: float  # upper limit for `max_rel`
+    problem: str  # description of the failure, one clause; "" if the comparison passed
+    note: str = ""  # distances of both from float64, if they were evaluated
 
     @property
     def excess(self) -> float:
-        """The difference in units of the tolerance; over 1 is too far off."""
+        """The difference in units of the tolerance; more than 1 is a failure."""
         return self.max_rel / self.tolerance + (1e9 if self.problem else 0.0)
 
 
@@ -108,9 +110,10 @@ def check_output(
 def check_parts(
     name: str, found: Array, expected: Array, slices: Mapping[str, tuple[int, int]]
 ) -> list[OutputCheck]:
-    """Compare each named part of the last axis by its own largest value; says nothing about right.
+    """Compare each named slice of the last axis, relative to the slice's own largest value.
 
-    An output whose parts differ in size hides small ones behind the largest.
+    The result is informative and never reports a problem. It shows errors in slices of small
+    values, which slices of large values hide in the whole output.
     """
     parts = []
     for part, (start, stop) in slices.items():
@@ -128,6 +131,7 @@ def _check_floats(
     tolerance: float,
     slices: Mapping[str, tuple[int, int]],
 ) -> OutputCheck:
+    """Compare floats: special values by position, all others relative to the largest value."""
     with np.errstate(all="ignore"):
         ours, theirs = found.astype(np.float64), expected.astype(np.float64)
         finite = np.isfinite(theirs)
@@ -142,13 +146,14 @@ def _check_floats(
     if not same.all():
         where = _position(~same)
         counts = f"{_special(theirs)} in the reference, {_special(ours)} found"
-        problem = f"NaN or infinity at other places: {counts}"
+        problem = f"NaN or infinity at different positions: {counts}"
     elif relative > tolerance:
         problem = f"{relative:.1e} of the largest value {peak:.3g} off, expected {tolerance:.0e}"
     return OutputCheck(name, worst, relative, where, _part(where, slices), tolerance, problem)
 
 
 def _check_integers(name: str, found: Array, expected: Array, share: float) -> OutputCheck:
+    """Compare integers; at most `share` of the elements may differ."""
     ours, theirs = found.astype(np.int64), expected.astype(np.int64)
     difference = np.abs(ours - theirs)
     worst = int(difference.max(initial=0))
@@ -161,7 +166,7 @@ def _check_integers(name: str, found: Array, expected: Array, share: float) -> O
 
 
 def tolerance_of(dtype: np.dtype[Any], rounding: Rounding) -> float:
-    """Return what `OutputCheck.max_rel` may be for an output of an element type."""
+    """Return the upper limit of `OutputCheck.max_rel` for an output of an element type."""
     if not is_float(dtype):
         return 1 / 1000 if rounding is Rounding.FLOAT else 1 / 50
     if dtype.itemsize == 1:
@@ -170,7 +175,7 @@ def tolerance_of(dtype: np.dtype[Any], rounding: Rounding) -> float:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Tell whether an element type is one of floats; numpy calls some of them void."""
+    """Return whether an element type is a float type; numpy reports some of them as void."""
     return dtype.kind == "f" or "float" in dtype.name
 
 
@@ -181,7 +186,7 @@ def _position(values: Array) -> tuple[int, ...]:
 def _part(where: tuple[int, ...] | None, slices: Mapping[str, tuple[int, int]]) -> str:
     if not where:
         return ""
-    # Some slices cover others: the shortest says most.
+    # Slices can overlap; the shortest one is the most specific.
     inside = {n: stop - start for n, (start, stop) in slices.items() if start <= where[-1] < stop}
     return min(inside, key=lambda n: inside[n], default="")
 
@@ -190,9 +195,9 @@ def _special(values: Array) -> str:
     return f"{int(np.isnan(values).sum())} NaN and {int(np.isinf(values).sum())} infinities"
 
 
-# --- The coarsest rounding inside a model, which decides how close results can be -------------
+# --- The coarsest rounding inside a model, which limits how close results can be --------------
 
-# What rounds floats that were computed to steps of 8 bits. MatMulInteger and ConvInteger are exact.
+# Operators that round computed floats to 8 bits. MatMulInteger and ConvInteger are exact.
 _QUANTISES = frozenset(
     {"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QAttention"}
     | {"QGemm", "QuantizeLinear"}
@@ -201,13 +206,13 @@ _QUANTISES_PREFIX = "QLinear"
 
 
 def rounding_of(model: OnnxModel, *, stores_halves: bool) -> tuple[Rounding, str]:
-    """Return the coarsest rounding, and for people why it allows so much; "" if it is the usual."""
+    """Return the coarsest rounding and the reason for an unusual tolerance, "" if it is usual."""
     known = frozenset(model.constants)
     found = sorted({node.op_type for node in all_nodes(model.proto) if _quantises(node, known)})
     if found:
         reason = (
-            f"{', '.join(found)} rounds computed values to 8 bits: one that lies between two steps "
-            "goes either way by a unit of its last place, and layers behind it add steps up, so "
+            f"{', '.join(found)} rounds computed values to 8 bits: a value near a tie can round "
+            "either way, and the differences add up over layers, so "
             f"{QUANTISED_TOLERANCE:g} of the largest value is allowed"
         )
         return Rounding.QUANTISED, reason
@@ -229,36 +234,38 @@ def _has_halves(model: OnnxModel) -> bool:
 
 # --- Arbitration by float64, for one output of one set of inputs ------------------------------
 #
-#     right    each element in dispute is as close to float64 as the tolerance asks
-#     noise    the sums of the model are so ill conditioned that neither is: then ours is right if
-#              it is about as near as the reference, in its largest distance and in the mean
+# Our result passes in one of two cases:
 #
-# Of special values (`special_floats`) a result is wrong only where the reference and float64 agree
-# on another one: what overflows in float32 does not in float64.
+#     right    each disputed element is within the tolerance of the float64 result
+#     noise    sums in the model are so ill conditioned that neither result is close to float64, and
+#              ours is about as close as the reference, in both the largest and the mean distance
+#
+# For special values (`special_floats`), a result is wrong only if the reference and float64 agree
+# on a different one, because values that overflow in float32 do not in float64.
 
-# Evaluations of the same quality differ by chance: of 64 to 1000 sums of 64 to 512 products, in 8
-# and in 16 lanes, the largest errors were within a factor of 1.8 in 98 of 100 draws.
+# Evaluations of the same quality differ by chance. Among 64 to 1000 sums of 64 to 512 products, in
+# 8 and in 16 lanes, the largest errors were within a factor of 1.8 in 98 of 100 draws.
 AS_NEAR = 2.0
-# Beyond it float64 computes something else (another side of a comparison, an operator that onnx's
-# evaluator has otherwise): nothing follows from distances.
+# The largest plausible distance between reference and float64. Beyond it, float64 computes
+# something else, such as the other side of a comparison, and distances mean nothing.
 CREDIBLE = 5e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """An output of one set of inputs."""
+    """An output that differs from its reference, for one set of inputs."""
 
-    name: str  # of the output
-    feeds: Mapping[str, Array]  # the inputs, in the element types of the model
-    found: Array  # what the device computed
-    expected: Array  # what the reference computed
+    name: str  # name of the output
+    feeds: Mapping[str, Array]  # the inputs, in the model's element types
+    found: Array  # the device's result
+    expected: Array  # the reference's result
 
 
 class Arbiter:
-    """Evaluates a model in float64 when it is asked for the first time."""
+    """Decides disputes by float64. It prepares the evaluation of the model on first use."""
 
     def __init__(self, source: str | Path | OnnxModel, rounding: Rounding) -> None:
-        """Remember a model, and the coarsest rounding inside, which may have to be evaluated."""
+        """Store the model and the coarsest rounding inside it."""
         self._source = source
         self._rounding = rounding
         self._evaluator: DoubleEvaluator | None = None
@@ -266,7 +273,7 @@ class Arbiter:
         self.why_not = ""
 
     def settle(self, check: OutputCheck, dispute: Dispute) -> OutputCheck:
-        """Return a failed comparison, passed if float64 says so; `note` has both distances."""
+        """Return a failed check, passed if float64 supports it; `note` has both distances."""
         exact = self._evaluate(dispute)
         if exact is None:
             return _refused(check, f"it cannot be arbitrated: {self.why_not}")
@@ -284,9 +291,10 @@ class Arbiter:
         return replace(check, problem="", note=note) if passed else _refused(check, note)
 
     def settle_special(self, check: OutputCheck, dispute: Dispute, excused: Array) -> OutputCheck:
-        """Return a comparison of special values, with a problem only where we alone are off.
+        """Return a check of special values, failed only if our result alone is wrong.
 
-        The tolerance is taken of each element; those excused may be anything, see docs/numerics.md.
+        The tolerance applies to each element on its own. `excused` marks elements whose value is
+        arbitrary, see docs/numerics.md.
         """
         tolerance = check.tolerance
         passed = replace(check, max_abs=0.0, max_rel=0.0, where=None, part="", problem="")
@@ -307,7 +315,7 @@ class Arbiter:
         return replace(passed, where=where, max_rel=float(sure.mean()), problem=problem)
 
     def _evaluate(self, dispute: Dispute) -> Array | None:
-        """Return the output in float64, rounded to its type; None if nothing computes it."""
+        """Return the output in float64, with its type's overflow; None if it is unavailable."""
         if self.why_not:
             return None
         try:
@@ -330,9 +338,10 @@ class Arbiter:
 
 
 def agreeing(one: Array, other: Array, tolerance: float) -> Array:
-    """Return where two results agree, each element by itself, within a part of it (below 1: of 1).
+    """Return a mask of elements of two results that agree within a relative tolerance.
 
-    NaN agrees with NaN, infinities with those of their sign.
+    The tolerance is relative to the element of `other`, or to 1 if that is smaller. NaN agrees with
+    NaN, and an infinity with one of the same sign.
     """
     if not is_float(one.dtype):
         return ~_differ(one, other)
@@ -348,7 +357,7 @@ def _refused(check: OutputCheck, why: str) -> OutputCheck:
 
 
 def _distances(found: Array, exact: Array) -> Array:
-    """Return how far each element is off as a share of the largest; infinite: not comparable."""
+    """Return each element's error as a share of the largest value, infinite if not comparable."""
     with np.errstate(all="ignore"):
         a, b = found.astype(np.float64), exact.astype(np.float64)
         finite = np.isfinite(b)
@@ -365,7 +374,7 @@ def _differ(found: Array, exact: Array) -> Array:
 
 
 def _is_as_near(ours: Array, theirs: Array) -> bool:
-    """Whether distances that are noise are of one size, where float64 means the same."""
+    """Whether our errors are about as large as the reference's, where all values are finite."""
     if (np.isinf(ours) & ~np.isinf(theirs)).any():
         return False
     both = np.isfinite(ours) & np.isfinite(theirs)

@@ -1,9 +1,9 @@
-"""References that compiled models are compared with.
+"""Reference implementations that compiled models are compared with.
 
-`Reference` is onnxruntime if it is installed, else onnx's evaluator. `DoubleEvaluator` arbitrates:
-every float32, float16 and bfloat16 of the model file becomes a double, and onnx's own evaluator
-runs it. An error of our importer or interpreter must not confirm itself, so neither takes part.
-Where that evaluator narrows, there is no answer.
+`Reference` uses onnxruntime if it is installed, and otherwise onnx's evaluator. `DoubleEvaluator`
+decides disputes: it converts all float32, float16 and bfloat16 values of a model to float64 and
+runs the model in onnx's evaluator. It uses neither our importer nor our interpreter, so an error in
+them cannot confirm itself. It raises an error for operators that onnx evaluates in lower precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.limits import MAX_FILE_BYTES, one_line
 
 Array = NDArray[Any]
-# Of onnxruntime; chosen by hand.
+# The most threads of onnxruntime; chosen by hand.
 MAX_THREADS = 2
 
 
@@ -37,15 +37,15 @@ class _Session(Protocol):
 
 
 class Reference:
-    """Runs a model by another implementation.
+    """Runs a model with another implementation.
 
-    What onnxruntime cannot do (an operator or a type that it lacks) is done by onnx's evaluator.
+    onnx's evaluator is used if onnxruntime lacks an operator or a type of the model.
     """
 
     def __init__(self, source: str | Path | OnnxModel, threads: int = MAX_THREADS) -> None:
-        """Open a model with `threads` of onnxruntime; raise ModelError if nothing takes it."""
+        """Open a model with `threads` onnxruntime threads; raise ModelError if none can run it."""
         self._source = source
-        self.why_not = ""  # why onnxruntime is not used
+        self.why_not = ""  # the reason why onnxruntime is not used, or ""
         self._session: _Session
         try:
             self._session = _OnnxRuntime(_data(source), threads)
@@ -60,7 +60,7 @@ class Reference:
         return self._session.name
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return outputs by name for feeds in the model's types, or raise ModelError."""
+        """Return outputs by name for inputs in the model's types, or raise ModelError."""
         if not self.why_not:
             try:
                 return self._session.run(feeds)
@@ -75,18 +75,21 @@ class Reference:
             ) from error
 
     def _fall_back(self, why: str) -> None:
+        """Use onnx's evaluator, or raise ModelError; `why` is the reason not to use onnxruntime."""
         self.why_not = why
         model = self._source if isinstance(self._source, OnnxModel) else load_model(self._source)
         try:
             self._session = _Evaluator(whole_model(model))
         except Exception as error:
             raise ModelError(
-                f"{model.name}: no reference takes the model: {one_line(error)}; compile it "
+                f"{model.name}: no reference can run the model: {one_line(error)}; compile it "
                 "without --verify"
             ) from error
 
 
 class _OnnxRuntime:
+    """onnxruntime on the CPU."""
+
     def __init__(self, model: str | bytes, threads: int) -> None:
         import onnxruntime
 
@@ -94,8 +97,8 @@ class _OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, min(threads, MAX_THREADS))
         options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # fatal only: what it cannot do is done by another
-        # They keep every rounding: the reference should be simple.
+        options.log_severity_level = 4  # fatal only, because there is a fallback for errors
+        # Basic optimizations keep every rounding, so the reference stays simple.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         providers = ["CPUExecutionProvider"]
         self._session = onnxruntime.InferenceSession(model, options, providers=providers)
@@ -107,8 +110,10 @@ class _OnnxRuntime:
 
 
 class _Evaluator:
+    """onnx's reference evaluator."""
+
     def __init__(self, model: onnx.ModelProto) -> None:
-        # Loads slowly and is rarely needed.
+        # This import is slow and rarely needed.
         from onnx.reference import ReferenceEvaluator
 
         self.name = f"onnx {onnx.__version__} reference evaluator"
@@ -127,12 +132,12 @@ def _data(source: str | Path | OnnxModel) -> str | bytes:
         return str(source)
     model = whole_model(source)
     if model.ByteSize() > MAX_FILE_BYTES:
-        raise ModelError(f"{source.name}: more than 2 GiB; give the file, not the model")
+        raise ModelError(f"{source.name}: larger than 2 GiB; pass the file instead of the model")
     return bytes(model.SerializeToString())
 
 
 def whole_model(model: OnnxModel) -> onnx.ModelProto:
-    """Return a model with the data of its initializers, which may have stayed in other files."""
+    """Return a model with the data of all its initializers, including external ones."""
     missing = {
         tensor.name
         for tensor in model.proto.graph.initializer
@@ -148,24 +153,24 @@ def whole_model(model: OnnxModel) -> onnx.ModelProto:
     return whole
 
 
-# --- Replacements for operators of onnx's evaluator that narrow, or differ from their version -
+# --- Replacements for operators of onnx's evaluator that lose precision or are incorrect ------
 #
-# Each is written after the text of the operator, with numpy alone (onnx 1.23). A test compares
-# every operator case in double.
+# Each implements the operator's specification with numpy alone (onnx 1.23). A test compares every
+# operator case in float64.
 #
-#     Erf, Gelu                     rounded to float32 there
-#     Softmax, LogSoftmax           before version 13 they work on two dimensions; a logarithm of a
-#                                   softmax that became 0 is infinite there
-#     Pow                           a square root for an exponent of 0.5: NaN of -inf there
-#     BatchNormalization            versions 9 to 13 take the statistics of the data there
+#     Erf, Gelu                     onnx rounds to float32
+#     Softmax, LogSoftmax           onnx ignores that they work on two dimensions before version 13;
+#                                   its logarithm of a softmax that underflowed to 0 is infinite
+#     Pow                           onnx takes a square root for exponent 0.5, which is NaN for -inf
+#     BatchNormalization            onnx uses the data's statistics in versions 9 to 13
 
-# Softmax, LogSoftmax: from here on, one axis, the last by default.
+# From this version on, Softmax and LogSoftmax work on one axis, by default the last.
 ONE_AXIS = 13
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class Erf(OpRun):
-    """Error function."""
+    """The error function."""
 
     op_domain = ""
 
@@ -174,7 +179,7 @@ class Erf(OpRun):
 
 
 class Gelu(OpRun):
-    """x times the normal distribution function of x, or the approximation by tanh."""
+    """x times the normal distribution function of x, or its tanh approximation."""
 
     op_domain = ""
 
@@ -186,7 +191,7 @@ class Gelu(OpRun):
 
 
 def _exponents(op: OpRun, x: Array, axis: int | None) -> tuple[Array, Array]:
-    """Return x below its maximum, and its sums of exponentials, along what the version says."""
+    """Return x minus its maximum, and sums of exponentials, over the axes of the op's version."""
     given = any(attribute.name == "axis" for attribute in op.onnx_node.attribute)
     if op.run_params["opsets"][""] >= ONE_AXIS:
         axes: tuple[int, ...] = (axis if given and axis is not None else -1,)
@@ -198,7 +203,7 @@ def _exponents(op: OpRun, x: Array, axis: int | None) -> tuple[Array, Array]:
 
 
 class Softmax(OpRun):
-    """Exponentials as shares of their sum."""
+    """The softmax function."""
 
     op_domain = ""
 
@@ -208,7 +213,7 @@ class Softmax(OpRun):
 
 
 class LogSoftmax(OpRun):
-    """Its logarithm, without the detour through what may become 0."""
+    """The logarithm of softmax, computed without an intermediate that can underflow to 0."""
 
     op_domain = ""
 
@@ -218,7 +223,7 @@ class LogSoftmax(OpRun):
 
 
 class BatchNormalization(OpRun):
-    """With the statistics given; training is refused."""
+    """Normalization with the given statistics; training mode is rejected."""
 
     op_domain = ""
 
@@ -234,7 +239,7 @@ class BatchNormalization(OpRun):
 
 
 class Pow(OpRun):
-    """Powers element by element: of one exponent for all numpy takes roots, of -inf too."""
+    """Elementwise powers. For a scalar exponent of 0.5, numpy would take roots, even of -inf."""
 
     op_domain = ""
 
@@ -249,21 +254,21 @@ OPERATORS: list[type[OpRun]] = [BatchNormalization, Erf, Gelu, LogSoftmax, Pow, 
 # --- The evaluation in double precision -------------------------------------------------------
 
 _WIDENED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
-# Attributes that hold an element type: of a result, or of what is computed inside.
+# Attributes that hold the element type of a result or of an intermediate.
 _TYPE_ATTRIBUTES = frozenset(
     {"dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to"}
 )
-# onnx's evaluator computes these in float32 inside, or otherwise than their text (onnx 1.23).
+# onnx's evaluator computes these in float32 or not as specified (onnx 1.23).
 _NOT_TRUSTED = frozenset(
     {"AffineGrid", "CausalConvWithState", "DeformConv", "DynamicQuantizeLinear", "GridSample"}
     | {"Hardmax", "LRN", "LinearAttention", "LpNormalization", "LpPool"}
     | {"NegativeLogLikelihoodLoss", "RoiAlign", "SoftmaxCrossEntropyLoss"}
 )
-# Of these it has the plain form only: other attributes or inputs are not looked at, or wrong.
+# onnx's evaluator supports only the basic form of these; it ignores other attributes and inputs.
 _PLAIN_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_MAX_RECURRENT_INPUTS = 4  # X, W, R, B: no lengths, no initial states, no peepholes
+_MAX_RECURRENT_INPUTS = 4  # X, W, R, B, but no lengths, initial states or peepholes
 _RESIZE_COORDINATES = frozenset({"asymmetric", "half_pixel", "pytorch_half_pixel"})
-# Their results do not follow from their inputs, or are bits of a float32.
+# Operators whose results are random or are bits of a float32.
 _NO_VALUE_IN_DOUBLE = frozenset(
     {"Bernoulli", "BitCast", "Multinomial", "RandomNormal", "RandomNormalLike"}
     | {"RandomUniform", "RandomUniformLike"}
@@ -271,11 +276,11 @@ _NO_VALUE_IN_DOUBLE = frozenset(
 
 
 class DoubleEvaluator:
-    """Evaluates a model in double precision, independently of everything of ours."""
+    """Evaluates a model in float64, independently of the compiler."""
 
     def __init__(self, source: str | Path | OnnxModel) -> None:
-        """Widen a model, or raise ModelError with a clause that says why it cannot be."""
-        # Loads slowly and is rarely needed.
+        """Convert a model to float64, or raise ModelError with a clause that gives the reason."""
+        # This import is slow and rarely needed.
         from onnx.reference import ReferenceEvaluator
 
         model = source if isinstance(source, OnnxModel) else load_model(source)
@@ -285,17 +290,17 @@ class DoubleEvaluator:
         try:
             self._evaluator = ReferenceEvaluator(proto, new_ops=OPERATORS)
         except Exception as error:
-            raise ModelError(f"onnx's evaluator does not take it: {one_line(error)}") from error
+            raise ModelError(f"onnx's evaluator cannot load it: {one_line(error)}") from error
         self._types = {
             output.name: helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
             for output in model.proto.graph.output
         }
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by name: float64 where the model has floats of 16 bits or more.
+        """Return outputs by name, as float64 if the model's type is a float of 16 bits or more.
 
-        The feeds have the element types of the model. Raises ModelError if an operator has no
-        double form.
+        `feeds` have the model's element types. Raises ModelError if an operator does not support
+        float64.
         """
         wide = {name: _widened(array) for name, array in feeds.items()}
         try:
@@ -308,12 +313,12 @@ class DoubleEvaluator:
         for node in self._evaluator.proto_.graph.node:
             for name in node.output:
                 if name and name not in given and _is_narrow(found.get(name)):
-                    raise ModelError(f"onnx's evaluator narrows the result of {node.op_type}")
+                    raise ModelError(f"onnx's evaluator computes {node.op_type} in lower precision")
         return {name: np.asarray(found[name]) for name in self._types}
 
 
 def widen(model: onnx.ModelProto) -> None:
-    """Make every float of 16 or 32 bits a double, in place, or raise ModelError."""
+    """Convert all floats of 16 or 32 bits to float64, in place, or raise ModelError."""
     _widen_graph(model.graph)
     for function in model.functions:
         _widen_nodes(function.node)
@@ -327,7 +332,7 @@ def _widen_graph(graph: onnx.GraphProto) -> None:
         _widen_tensor(tensor)
     for value in (*graph.input, *graph.output):
         _widen_type(value.type)
-    # Nothing needs the types of what lies between.
+    # Declared types of intermediates are optional.
     del graph.value_info[:]
     _widen_nodes(graph.node)
 
@@ -348,13 +353,15 @@ def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
                 and attribute.i in _WIDENED
                 and node.op_type != "LayerNormalization"
             ):
-                # There the evaluator takes float32 only, by name, and computes as it is given.
+                # For LayerNormalization the evaluator accepts float32 only, but computes in the
+                # input's type.
                 attribute.i = TensorProto.DOUBLE
         for graph in subgraphs(node):
             _widen_graph(graph)
 
 
 def _is_trusted(node: onnx.NodeProto) -> bool:
+    """Whether onnx's evaluator computes a node as specified, in float64."""
     if node.op_type in _NOT_TRUSTED or node.op_type in _NO_VALUE_IN_DOUBLE:
         return False
     texts = {a.name: a.s.decode(errors="replace") for a in node.attribute}
@@ -369,7 +376,7 @@ def _is_trusted(node: onnx.NodeProto) -> bool:
 
 
 def _widen_constant(node: onnx.NodeProto) -> None:
-    """Numbers written as attributes become a tensor, which has a type."""
+    """Replace numbers in attributes by a tensor, which has an element type."""
     for attribute in node.attribute:
         if attribute.name in ("value_float", "value_floats"):
             numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)

@@ -1,4 +1,8 @@
-"""Runs of a compiled model and its reference on the same sets of inputs, compared."""
+"""Runs a compiled model and its reference on the same inputs and compares the outputs.
+
+`run_both` runs them on several kinds of seeded inputs. `judged` returns the worst difference of
+each output, after an evaluation in float64 has settled disputed differences.
+"""
 
 from __future__ import annotations
 
@@ -33,33 +37,33 @@ from scheduler.onnx_import.element_types import from_storage, to_storage
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
-# Sets of standard normals: two tell whether an output depends on its inputs at all.
+# Sets of standard normal inputs. Two are enough to see whether an output depends on its inputs.
 SEEDS = 2
-# An output that did not change gets this many seeds in all before anybody hears of it.
+# For an output that did not change, inputs are tried up to this number before it is reported.
 MOST_SEEDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that is checked."""
+    """The model under test."""
 
-    compiled: CompiledModel  # by `compile_plain`
-    model: OnnxModel  # what it was compiled from
-    imported: ImportedModel  # the same, with the sizes it was compiled for
-    rounding: Rounding  # the coarsest inside
+    compiled: CompiledModel  # result of `compile_plain`
+    model: OnnxModel  # the ONNX model it was compiled from
+    imported: ImportedModel  # the imported model, with the same sizes
+    rounding: Rounding  # the coarsest rounding inside the model
 
     @property
     def operators(self) -> frozenset[str]:
-        """ONNX types of the nodes of the main graph."""
+        """The ONNX operator types of the main graph."""
         return frozenset(node.op_type for node in self.model.proto.graph.node)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the inputs that the program takes."""
+        """The shapes of the program's inputs, by name."""
         return input_shapes(self.compiled)
 
     def unsuited(self, kind: Kind) -> str:
-        """Return why it is not given a kind of inputs; "" if it is."""
+        """Return the reason not to use a kind of inputs, or "" to use it."""
         roots = [output.node for output in self.imported.outputs.values()]
         manifest = self.compiled.manifest
         launches = manifest["entries"]["run"]["launches"]
@@ -70,18 +74,18 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Inputs and outputs of both sides, in the model's types; `given` and `raw` in the device's."""
+    """The inputs and outputs of the program and of the reference, for one set of inputs."""
 
-    kind: Kind  # of the inputs
-    feeds: dict[str, Array]  # inputs of the reference
-    given: dict[str, Array]  # given, raw: inputs and outputs of the program
-    raw: dict[str, Array]
-    found: dict[str, Array]  # outputs of both
-    expected: dict[str, Array]
+    kind: Kind  # kind of the inputs
+    feeds: dict[str, Array]  # inputs of the reference, in the model's types
+    given: dict[str, Array]  # inputs of the program, in the device's types
+    raw: dict[str, Array]  # outputs of the program, in the device's types
+    found: dict[str, Array]  # outputs of the program, in the model's types
+    expected: dict[str, Array]  # outputs of the reference, in the model's types
 
 
 def input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs of a plain program by name."""
+    """Return the input shapes of a plain program, by name."""
     buffers = compiled.manifest["buffers"]
     used = (buffers[index] for index in compiled.manifest["entries"]["run"]["inputs"])
     return {buffer["name"]: tuple(buffer["shape"]) for buffer in used}
@@ -90,10 +94,10 @@ def input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
 def run_both(
     subject: Subject, reference: Reference, device: Device, constant: Sequence[str]
 ) -> tuple[list[Run], dict[str, str]]:
-    """Run both on seeded inputs of each kind; `constant` are outputs that depend on no input.
+    """Run both on seeded inputs of each kind; `constant` names outputs that depend on no input.
 
-    Standard normals go on until every output that can change has changed, or seeds end. Returns the
-    runs, standard normals first, and the kinds that were left out, with the reason.
+    Sets of standard normals are added until every other output has changed, up to MOST_SEEDS.
+    Returns the runs, standard normals first, and the skipped kinds with their reasons.
     """
     model, compiled = subject.model, subject.compiled
     codes = {
@@ -124,7 +128,7 @@ def run_both(
 
 
 def unchanged(runs: Sequence[Run], constant: Sequence[str]) -> list[str]:
-    """Return the outputs that depend on an input, but are the same for all seeds."""
+    """Return the outputs that depend on an input but are equal in all runs."""
     return [
         name
         for name, first in runs[0].raw.items()
@@ -137,7 +141,7 @@ def unchanged(runs: Sequence[Run], constant: Sequence[str]) -> list[str]:
 def judged(
     runs: Sequence[Run], subject: Subject, arbiter: Arbiter
 ) -> tuple[list[OutputCheck], list[OutputCheck]]:
-    """Return the worst comparison of each output and slice; the arbiter settles differences."""
+    """Return the worst comparison of each output and slice, after arbitration, worst first."""
     slices = subject.imported.metadata.output_slices
     outputs: dict[str, OutputCheck] = {}
     parts: dict[str, OutputCheck] = {}
@@ -161,7 +165,7 @@ def judged(
 
 
 def _settled(check: OutputCheck, run: Run, subject: Subject, arbiter: Arbiter) -> OutputCheck:
-    """Return a comparison as float64 decides it."""
+    """Return a comparison after arbitration by float64."""
     dispute = Dispute(check.name, run.feeds, run.found[check.name], run.expected[check.name])
     if run.kind in (Kind.EXTREME, Kind.INFINITE):
         return arbiter.settle_special(check, dispute, _excused(dispute, subject))
@@ -169,7 +173,7 @@ def _settled(check: OutputCheck, run: Run, subject: Subject, arbiter: Arbiter) -
 
 
 def _excused(dispute: Dispute, subject: Subject) -> Array:
-    """Return which elements may be anything where inputs are infinite (docs/numerics.md)."""
+    """Return a mask of elements that are arbitrary if inputs are infinite (docs/numerics.md)."""
     nodes = toposort([output.node for output in subject.imported.outputs.values()])
     found, expected = dispute.found, dispute.expected
     excused = np.zeros(found.shape, np.bool_)
@@ -178,7 +182,7 @@ def _excused(dispute: Dispute, subject: Subject) -> Array:
     with np.errstate(all="ignore"):
         ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     if any(node.op in (Op.MAX, Op.MIN) or _picks(node) for node in nodes):
-        # Which of two zeros a maximum gives is not said, so neither is the sign of 1 / 0.
+        # It is undefined which of two zeros a maximum returns, and so is the sign of 1 / 0.
         excused |= np.isinf(ours) & np.isinf(theirs)
     return excused
 
@@ -189,7 +193,7 @@ def _picks(node: Any) -> bool:
 
 def _keep(worst: dict[str, OutputCheck], check: OutputCheck) -> None:
     kept = worst.get(check.name)
-    # What float64 decided is said, even where another set of inputs is as far off.
+    # A check that float64 decided takes precedence over one with a larger difference.
     if kept is None or (bool(check.problem), bool(check.note), check.excess) > (
         *(bool(kept.problem), bool(kept.note), kept.excess),
     ):
@@ -197,5 +201,5 @@ def _keep(worst: dict[str, OutputCheck], check: OutputCheck) -> None:
 
 
 def copied(outputs: Arrays) -> dict[str, Array]:
-    """Return outputs that the next run does not overwrite."""
+    """Return copies of the outputs, which the next run would overwrite."""
     return {name: array.copy() for name, array in outputs.items()}

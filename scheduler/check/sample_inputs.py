@@ -1,14 +1,14 @@
-"""Seeded random inputs for a model, by element type.
+"""Creates seeded random inputs for a model, by element type.
 
 floats                     standard normal, rounded to the type; or special values
                            (`special_floats`)
 bool                       even odds
-8 bits and fewer           the whole range of the type: images, quantised values
+8 bits and fewer           the whole range of the type, as for images and quantized values
 wider integers             0 to 15
-integers that pick rows    0 to the number of rows: inputs that reach the indices of Gather,
+integers that pick rows    less than the number of rows: inputs that reach the indices of Gather,
                            GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter,
                            OneHot or the labels of a loss through casts, movement and Where
-integers to divide by      never 0: those that reach the divisor of Div or Mod in this way
+integers to divide by      never 0: inputs that reach the divisor of Div or Mod in this way
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from scheduler.onnx_import import OnnxModel
 from scheduler.onnx_import.element_types import CARRIED
 from scheduler.onnx_import.importer import infer
 
-# --- Inputs of special values, which show wrong programs that agree with a reference on noise -
+# --- Special values, which expose errors that random noise does not ----------------------------
 #
-#     GRID       whole numbers and halves, zeros of both signs, in units of the model's own
-#                constants: x / 41 is a whole number where x is a multiple of 41, and only there is
-#                Floor of it wrong by 1 if it is a little too small
-#     EXTREME    the largest and the smallest numbers, and where floats have no fractions any more
+#     GRID       integers, halves and zeros of both signs, in units of the model's own constants.
+#                Floor(x / 41), for example, is most sensitive to errors if x is a multiple of 41:
+#                there a quotient that is slightly too small is off by 1
+#     EXTREME    the largest and smallest floats, and floats so large that they have no fraction
 #     INFINITE   infinities among standard normals
 
-# Up to this many units: sums of products stay as well conditioned as those of noise.
+# The largest multiple of a unit. Sums of products stay as well conditioned as with noise.
 MOST_STEPS = 16
-# Of these, so many lie halfway between two.
+# The share of values that are halfway between two multiples.
 HALVES = 1 / 4
-# A constant beyond is no unit: an epsilon, or what stands for infinity in a mask.
+# The range of units. Other constants are epsilons, or substitutes for infinity in a mask.
 UNITS = (2.0**-10, 2.0**10)
-# Each row of an input has one unit; more would each be tried on few rows. By hand.
+# The most units, chosen by hand. Each row of an input has one, so each must get enough rows.
 MOST_UNITS = 8
-# Tables and weights are no units either.
+# Constants with more elements than this are tables or weights, not units.
 MOST_NUMBERS = 4
-# Shares of zeros among GRID and of infinities among INFINITE, chosen by hand.
+# Share of zeros in GRID and of infinities in INFINITE, chosen by hand.
 ZEROS = 1 / 8
 INFINITIES = 1 / 16
-# Models with small inputs get sets until so many values were tried; least and most sets.
+# Small models get more sets of inputs, until this many values; minimum and maximum sets.
 GRID_VALUES, GRID_SETS = 4096, (2, 8)
-# Their results are sums of products too, written one by one.
+# Operators whose results are sums of products, although they are written separately.
 _WEIGHS = frozenset({"Resize", "Upsample"})
-# Above, a model meets its infinities everywhere, and float64 takes long to say so.
+# In larger models infinities spread everywhere, and float64 takes long to show it.
 MOST_FLOPS = 1_000_000_000
 
 _FLOAT = np.finfo(np.float32)
-# Rounding, halves and conversions have their borders at the powers of two.
+# Rounding, fp16 and conversions have their limits at powers of two.
 _EXTREMES = (
     *(float(_FLOAT.max), float(_FLOAT.max) / 2, 1e30, 1e-30, float(_FLOAT.tiny)),
     *(2.0**23 - 0.5, 2.0**23 + 1, 2.0**24 + 2, 2.0**31, 2.0**32, 2.0**63),
@@ -66,7 +66,7 @@ _EXTREMES = (
 
 
 class Kind(Enum):
-    """The kind of floats in a set of inputs; the value is for people."""
+    """The kind of floats in a set of inputs; the values are display names."""
 
     NORMAL = "standard normals"
     GRID = "whole numbers and halves"
@@ -75,7 +75,7 @@ class Kind(Enum):
 
 
 def units_of(model: OnnxModel) -> tuple[float, ...]:
-    """Return 1, and the small constants of a model, with their reciprocals: scales, thresholds."""
+    """Return 1 and a model's small constants, such as scales, each with its reciprocal."""
     units = [1.0]
     for array in (*model.constants.values(), *_constant_nodes(model)):
         if array.dtype.kind == "f" and 0 < array.size <= MOST_NUMBERS:
@@ -118,7 +118,7 @@ def special_floats(
 
 
 def sets_of(kind: Kind, values: int) -> int:
-    """Return how many sets of a kind a model is given, by how many values its inputs have."""
+    """Return the number of input sets of a kind for a model with `values` input values."""
     if kind is Kind.GRID:
         return int(np.clip(GRID_VALUES // max(values, 1), *GRID_SETS))
     return 1
@@ -127,29 +127,29 @@ def sets_of(kind: Kind, values: int) -> int:
 def unsuited(
     kind: Kind, operators: Collection[str], outputs: Iterable[Node], *, half: bool, flops: int
 ) -> str:
-    """Return why a model is not given a kind of inputs; "" if it is (docs/numerics.md).
+    """Return the reason not to give a model a kind of inputs, or "" (docs/numerics.md).
 
-    `operators` are ONNX types of its nodes, `outputs` those of the imported model, `flops` of the
-    program; `half` says whether it stores halves.
+    `operators` are the ONNX types of its nodes, `outputs` the nodes of the imported model's
+    outputs, `flops` the operations of the program; `half` tells whether it stores fp16.
     """
     nodes = toposort(list(outputs))
     if kind is Kind.GRID and any(map(_is_power_of_integers, nodes)):
-        return "powers of integers that are not whole go through float32"
+        return "fractional powers of integers are computed in float32"
     if kind in (Kind.NORMAL, Kind.GRID):
         return ""
     if flops > MOST_FLOPS:
-        return "a network of this size meets them everywhere"
+        return "in a network of this size they spread everywhere"
     if any(node.op is Op.CUSTOM for node in nodes):
-        return "sorting and scattering say nothing about them"
+        return "sorting and scattering do not define their result"
     if any(_drops_fraction(node) for node in nodes):
-        return "what becomes an integer of them is not defined"
+        return "their conversion to integers is undefined"
     if kind is Kind.INFINITE:
         is_weighted = any(_sums_products(node) for node in nodes) or _WEIGHS & set(operators)
-        return "sums of products may leave out those with 0" if is_weighted else ""
+        return "sums of products may skip terms with 0" if is_weighted else ""
     if "Mod" in operators:
         return "Mod is exact for quotients below 2^24"
     if half:
-        return "halves end at 65504"
+        return "fp16 ends at 65504"
     if any(map(_sums, nodes)):
         return "overflow depends on summation order"
     return ""
@@ -192,9 +192,9 @@ def _sums_products(node: Node) -> bool:
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-# Integers of 16 bits and more are below this, so that products of a few do not wrap. By hand.
+# Integers of 16 bits and more are below this, so that small products do not wrap. Chosen by hand.
 SMALL_INTEGERS = 16
-# What leaves the values of an input as they are.
+# Operators that pass the values of an input on unchanged.
 _PASSES = frozenset(
     {"Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze"}
     | {"Tile", "Transpose", "Unsqueeze", "Where"}
@@ -208,9 +208,9 @@ def sample_inputs(
     rng: np.random.Generator,
     kind: Kind = Kind.NORMAL,
 ) -> dict[str, Array]:
-    """Return an array for each input, in the element type of the model (bfloat16, ... too).
+    """Return an array for each input, in the model's element type (including bfloat16).
 
-    Shapes have their symbolic dimensions bound; inputs without one are left out. `kind` concerns
+    `shapes` have bound symbolic dimensions; inputs without a shape are left out. `kind` applies to
     floats.
     """
     units = units_of(model) if kind is Kind.GRID else ()
@@ -230,7 +230,7 @@ def sample_inputs(
 
 
 def is_float(code: int) -> bool:
-    """Tell whether an element type of ONNX is one of floats, of any width."""
+    """Return whether an ONNX element type is a float type of any width."""
     carried = CARRIED.get(code)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     return dtype.kind == "f" or (carried is not None and carried.format is not None)
@@ -243,6 +243,7 @@ def _floats(code: int, values: Array) -> Array:
 
 
 def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator) -> Array:
+    """Return random integers or bools; `limit` is the number of rows they pick from, if any."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     carried = CARRIED.get(code)
     if dtype == np.bool_:
@@ -262,8 +263,8 @@ def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator
 class Roles:
     """The roles of integer inputs."""
 
-    limits: dict[str, int]  # input name -> how many rows it picks from
-    divisors: frozenset[str]  # inputs that something is divided by
+    limits: dict[str, int]  # number of rows that each input picks from, by name
+    divisors: frozenset[str]  # names of inputs that are used as divisors
 
 
 def integer_roles(model: OnnxModel, shapes: Mapping[str, Shape]) -> Roles:
@@ -312,7 +313,7 @@ def _along_axis(default: int) -> Rows:
 
 
 def _leading(node: onnx.NodeProto, shapes: Mapping[str, Sequence[int]], _: OnnxModel) -> int | None:
-    """The last axis of the indices counts how many axes of the data they address."""
+    """Return the smallest axis that GatherND or ScatterND indices address, None if unknown."""
     data, indices = shapes.get(node.input[0]), shapes.get(node.input[1])
     batch = _attribute(node, "batch_dims", 0)
     if not data or not indices:
@@ -325,7 +326,7 @@ def _depth(node: onnx.NodeProto, _: Mapping[str, Sequence[int]], model: OnnxMode
     return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
 
 
-# Operator -> which input is the indices, and how many rows they pick from.
+# Operator -> number of its index input, and a function that returns the number of rows.
 _PICKS: Mapping[str, tuple[int, Rows]] = {
     "Gather": (1, _along_axis(0)),
     "GatherElements": (1, _along_axis(0)),

@@ -1,8 +1,8 @@
-"""The self-check: a compiled model runs on the device beside a reference.
+"""The self-check: compares a compiled model on a device with a reference implementation.
 
-`verify` is for plain models, `verify_driving` for driving programs. The artifact is also written,
-loaded and run again: its outputs must be the same bits. A difference raises nothing until
-`Report.require` is called.
+`verify` checks plain models, `verify_driving` driving programs. The artifact is also written,
+loaded and run again, which must give the same bits. Differences are collected in a `Report`; its
+`require` raises an error for them.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-# Entry, inputs, and the outputs that were seen.
+# Entry, inputs, and outputs of an earlier run.
 _Seen = tuple[str, Arrays, Arrays]
 
-# Inputs of a driving program.
+# Number of frames that a driving program is checked with.
 FRAMES = 4
-# Width, height, stride and offset of the chroma plane: small enough for any capacity.
+# Width, height, stride and offset of the chroma plane, small enough for any capacity.
 GEOMETRY = (320, 200, 384, 384 * 200)
 PAYLOAD_BYTES = 384 * (200 + 100)
+# Inputs that are one-hot vectors.
 ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a self-check."""
+    """The results of a self-check."""
 
-    model: str  # name of what was checked
-    reference: str  # the implementation it was compared with, and why not onnxruntime
-    seeds: int  # how many sets of standard normals were run
+    model: str  # name of the checked model
+    reference: str  # name of the reference, and the reason if it is not onnxruntime
+    seeds: int  # number of sets of standard normal inputs
     outputs: tuple[OutputCheck, ...]  # the worst comparison of each output, worst first
-    parts: tuple[OutputCheck, ...]  # the same for each output slice by its own largest value
+    # the worst comparison of each slice, relative to its own largest value
+    parts: tuple[OutputCheck, ...]
     constant: tuple[str, ...]  # outputs that depend on no input
     unchanged: tuple[str, ...]  # outputs that never changed, neither here nor in the reference
-    failures: tuple[str, ...]  # one sentence each; empty if all is well
+    failures: tuple[str, ...]  # one sentence each; empty if the check passed
     kinds: tuple[str, ...] = ()  # the other kinds of inputs that were run
-    left_out: tuple[str, ...] = ()  # those that were not, with the reason
-    reason: str = ""  # why more than the usual difference is allowed; "" if it is not
+    left_out: tuple[str, ...] = ()  # the skipped kinds of inputs, each with the reason
+    reason: str = ""  # the reason for a larger tolerance than usual, or ""
 
     def require(self) -> None:
-        """Raise SelfCheckError on failures: the outputs, how far they are off, and what to try."""
+        """Raise SelfCheckError if there are failures; the message lists them with advice."""
         if self.failures:
             raise SelfCheckError(f"{self.model}: {'; '.join(self.failures)}")
 
@@ -80,10 +82,10 @@ def verify(
 ) -> Report:
     """Compare a plain model with a reference on seeded inputs (see `sample_inputs`).
 
-    `source` is what it was compiled from, `device` as for `runtime.load_program`.
+    `source` is the model it was compiled from. `device` is as for `runtime.load_program`.
 
     Raises:
-        NoDeviceError, BuildError, RuntimeFault: it cannot be run.
+        NoDeviceError, BuildError, RuntimeFault: the program cannot be run.
         ModelError: no reference can run the model.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
@@ -102,7 +104,7 @@ def verify(
     stuck = [name for name in still if not _is_still(normal, name, rounding)]
     advice = _advice(compiled)
     failures = [f'output "{c.name}"{_at(c)} is {c.problem}; {advice}' for c in checks if c.problem]
-    failures += [f'output "{n}" is the same for all inputs, not in the reference' for n in stuck]
+    failures += [f'output "{n}" is the same for all inputs, unlike in the reference' for n in stuck]
     failures += _round_trip(compiled, opened, [("run", run.given, run.raw) for run in runs])
     why = f" ({reference.why_not})" if reference.why_not else ""
     return Report(
@@ -126,11 +128,11 @@ def verify_driving(
     options: CompileOptions,
     device: Device | str | None = None,
 ) -> list[Report]:
-    """Compare the models of a driving program with a reference, and the program with itself.
+    """Compare the models of a driving program with a reference, and check the whole program.
 
-    Each model is compiled as a plain one for this. The outputs of a few frames must be finite,
-    differ from frame to frame, and be the same after a reset. Arguments and errors are those of
-    `verify`.
+    Each model is compiled as a plain program for its comparison. The outputs of the driving program
+    for a few frames must be finite, differ between frames, and be reproduced after a reset.
+    Arguments and errors are those of `verify`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     interface = parse_interface(compiled.manifest["metadata"]["interface"])
@@ -143,7 +145,7 @@ def verify_driving(
 
 
 def _import_as_compiled(model: OnnxModel, shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
-    """Import a model again, with the sizes that its symbolic dimensions were bound to."""
+    """Import a model again, with the sizes to which its symbolic dimensions were bound."""
     inputs = {
         value.name: Tensor.input(
             value.name, shapes[value.name], storage_dtype(value.type.tensor_type.elem_type)
@@ -163,7 +165,7 @@ def _constant_outputs(imported: ImportedModel) -> tuple[str, ...]:
 
 
 def _is_still(runs: Sequence[Run], name: str, rounding: Rounding) -> bool:
-    """Whether the reference did not change either, but for roundings."""
+    """Whether the reference did not change either, except by rounding."""
     first = runs[0].expected[name]
     return not any(
         check_output(name, run.expected[name], first, rounding=rounding).problem for run in runs[1:]
@@ -184,7 +186,7 @@ def _advice(compiled: CompiledModel) -> str:
 
 
 def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) -> list[str]:
-    """Return what differs after writing and loading, for `seen` in order after a reset."""
+    """Return a message if the written and loaded program differs; `seen` is in running order."""
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)
@@ -192,17 +194,18 @@ def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) 
             for entry, given, before in seen:
                 names = _different(before, program.run(given, entry))
                 if names:
-                    what = f"{entry} gives other values for {', '.join(names)}"
-                    return [f"after it was written and loaded, {what}; report the model"]
+                    what = f"{entry} returns different values for {', '.join(names)}"
+                    return [f"after writing and loading the artifact, {what}; report the model"]
     return []
 
 
 def _different(before: Arrays, after: Arrays) -> list[str]:
-    """Return the names of outputs that are not the same, bit by bit."""
+    """Return the names of outputs that are not bitwise equal."""
     return [name for name in before if before[name].tobytes() != after[name].tobytes()]
 
 
 def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
+    """Check the outputs of a driving program for a few frames, before and after a reset."""
     failures: list[str] = []
     seen: list[_Seen] = []
     artifact = from_memory(compiled.manifest, compiled.data)
@@ -218,7 +221,7 @@ def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
             failures += _frame_failures(entry, first, again)
             program.reset()
             seen.append((entry, frames[0], copied(program.run(frames[0], entry))))
-    # Only the first entry finds the states of a program that was just loaded.
+    # Only the first entry starts with the states of a freshly loaded program.
     failures += _round_trip(compiled, device, seen[:1])
     name = str(compiled.manifest["name"])
     return Report(name, "itself, after a reset", FRAMES, (), (), (), (), tuple(failures))
@@ -237,7 +240,7 @@ def _frame_failures(entry: str, first: Sequence[Arrays], again: Sequence[Arrays]
 
 
 def _frames(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """Return inputs of a few frames: noise, seen by a camera that the model sees a part of."""
+    """Return the inputs of a few frames: noise, from a camera larger than the model's view."""
     rng = np.random.default_rng(0)
     frames = []
     for index in range(FRAMES):

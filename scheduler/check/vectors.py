@@ -1,10 +1,10 @@
-"""Makes the self-test that an artifact carries: what the model gives for seeded inputs and states.
+"""Makes the self-test of an artifact: expected results for seeded inputs and states.
 
     graph before any pass, numpy interpreter -> expected values -> manifest["self_test"]
 
-The interpreter shares nothing with what is tested: no pass, no kernel, no driver. It needs 0.5 s
-for a run of the driving models, so results are kept beside cached schedules. The runtime compares
-(`runtime.run.selftest`).
+The interpreter is independent of the tested passes, kernels and drivers. It needs 0.5 s for a run
+of the driving models, so its results are cached next to the schedules. The runtime runs the test
+when it loads an artifact (`runtime.run.selftest`).
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ from scheduler.schedule_cache import EntryGraph, compiler_version
 
 Array = NDArray[Any]
 
-# Of the default entry, and of each other one. All are run within the time of three frames.
+# Seeds of the default entry and of every other entry. All runs take less time than three frames.
 SEEDS: Final = (1, 2)
 OTHER_SEEDS: Final = (3,)
-# Floating-point operations of a run, at 2 to 10 a nanosecond in numpy: beyond the first bound there
-# is one seed, beyond the second there is no self-test. The driving models need less than 2e9.
+# Limits in floating-point operations of a run; numpy does 2 to 10 per nanosecond. Above the first
+# limit there is one seed, above the second no self-test. The driving models need less than 2e9.
 ONE_SEED_FLOPS: Final = 20e9
 MOST_FLOPS: Final = 200e9
-# From finest to coarsest.
+# From fine to coarse.
 _ROUNDINGS: Final = (Rounding.FLOAT, Rounding.HALF, Rounding.QUANTISED)
 
 
 class _NoVectorsError(Exception):
-    """Why a model has no self-test."""
+    """The model cannot have a self-test; the message is the reason."""
 
 
 def with_self_test(compiled: CompiledModel, *, keep: bool = True) -> CompiledModel:
-    """Return a compiled model with its self-test, or with a note that says why it has none.
+    """Return a compiled model with its self-test, or with a note if it cannot have one.
 
-    The model has no binaries yet: those come from what passes the test. `keep` allows the cache of
-    vectors.
+    The model must not have binaries yet, because those are taken from a program that passes the
+    test. `keep` allows the use of the cache.
     """
     try:
         made = _cached(compiled) if keep else _made(compiled)
     except _NoVectorsError as reason:
-        note = f"no self-test is carried: {reason}"
+        note = f"no self-test: {reason}"
         return replace(compiled, notes=(*compiled.notes, note))
     return replace(compiled, manifest={**compiled.manifest, "self_test": made})
 
 
 def _cached(compiled: CompiledModel) -> dict[str, Any]:
+    """Return the self-test from the cache, or make and cache it."""
     version = compiler_version()
     if version is None:
         return _made(compiled)
@@ -88,11 +89,12 @@ def _cached(compiled: CompiledModel) -> dict[str, Any]:
 
 
 def _made(compiled: CompiledModel) -> dict[str, Any]:
+    """Return the self-test of a model, or raise _NoVectorsError."""
     flops = _flops(compiled)
     if flops > MOST_FLOPS:
         raise _NoVectorsError(
-            f"a run takes {flops:.1e} operations, more than the {MOST_FLOPS:.0e} that are "
-            "computed without a device"
+            f"a run takes {flops:.1e} operations, more than the {MOST_FLOPS:.0e} allowed without "
+            "a device"
         )
     rounding = _rounding(compiled)
     vectors = []
@@ -117,6 +119,7 @@ def _rounding(compiled: CompiledModel) -> Rounding:
 
 
 def _vector(entry: str, graph: EntryGraph, seed: int, rounding: Rounding) -> TestVector:
+    """Return the expected outputs and states of an entry for one seed."""
     roots = [*graph.outputs.values(), *graph.states]
     expected = []
     for (kind, name), value in zip(
@@ -138,18 +141,18 @@ def _vector(entry: str, graph: EntryGraph, seed: int, rounding: Rounding) -> Tes
 
 
 def _tolerance(dtype: np.dtype[Any], rounding: Rounding) -> tuple[float, float]:
-    """Return tolerance and share as `ExpectedValues` has them; they are those of `--verify`."""
+    """Return tolerance and share for `ExpectedValues`; they are the same as for `--verify`."""
     allowed = tolerance_of(dtype, rounding)
     if dtype.kind == "f":
-        # Of a deep network that quantises on its way, a step may grow beyond that in a few places.
+        # In a deep network that quantizes, a few elements can be off by more than the tolerance.
         quantised = rounding is Rounding.QUANTISED
         return allowed, tolerance_of(np.dtype(np.int32), rounding) if quantised else 0.0
-    # What was rounded to 8 bits may be one step further; a few comparisons may turn out otherwise.
+    # A value rounded to 8 bits can be one step off, and a few comparisons can have another result.
     return (1.0 if dtype.itemsize == 1 and dtype.kind in "iu" else 0.0), allowed
 
 
 def _state_of(node: Node) -> Buffer:
-    """Return the state that an ASSIGN writes; its first source may be another one."""
+    """Return the state that an ASSIGN writes, possibly through earlier ASSIGNs."""
     while node.op is not Op.BUFFER:
         node = node.src[0]
     buffer: Buffer = node.arg
@@ -157,6 +160,7 @@ def _state_of(node: Node) -> Buffer:
 
 
 def _evaluated(entry: str, roots: list[Node], seed: int) -> list[Array]:
+    """Return the values of nodes for seeded inputs and states, computed by the interpreter."""
     found = {n.arg for n in toposort(roots) if n.op is Op.BUFFER and n.arg.data is None}
     ports = {
         buffer: TensorSpec(buffer.name, buffer.shape, buffer.dtype.np, buffer.partial)
@@ -172,7 +176,7 @@ def _evaluated(entry: str, roots: list[Node], seed: int) -> list[Array]:
     try:
         return evaluate(roots, given)
     except (SchedulerError, IndexError, ValueError, MemoryError) as error:
-        # A kernel without a reference, an index of a seed that is none.
+        # Examples: a kernel without a reference, or an index out of range for seeded values.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise _NoVectorsError(f"entry {entry} cannot be computed without a device: {reason}") from (
             error

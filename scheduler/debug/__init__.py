@@ -1,1 +1,1 @@
-"""Logs, tables and pages that show the work of the compiler."""
+"""Diagnostic output of the compiler: logs, kernel tables and HTML pages."""

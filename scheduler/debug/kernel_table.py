@@ -1,7 +1,7 @@
-"""The kernel table lists launches with their work, and results with their places and lifetimes.
+"""The kernel table: launches with their work, and results with their memory and lifetimes.
 
-It is made from an artifact's manifest; only lanes and loop ranges come from the schedule. It can be
-shown as aligned text, and given as plain data for JSON.
+It is built from an artifact's manifest. If the schedule is known too, it also has lanes and loop
+ranges. It can be printed as aligned text or returned as plain data for JSON.
 """
 
 from __future__ import annotations
@@ -27,73 +27,73 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a buffer holds from one write to the next; a kernel may write its result in place."""
+    """The content of a buffer from one write to the next."""
 
-    buffer: int  # index in the manifest
-    name: str  # name, kind, dtype, shape, size: from there; bytes
-    kind: str
+    buffer: int  # index of the buffer in the manifest
+    name: str  # "t" and the launch number for an intermediate, else the buffer's name
+    kind: str  # kind and size are those of the buffer; so are dtype and shape without a schedule
     dtype: str
     shape: tuple[int, ...]
-    size: int
-    offset: int | None  # in the arena, bytes; None for what is not there
-    first: int  # first, last: launches that touch it first and last
-    last: int
-    producer: int | None  # launch that writes it; None for what an earlier run or the caller left
+    size: int  # bytes
+    offset: int | None  # offset in the arena in bytes; None if the buffer is not in the arena
+    first: int  # the first launch that accesses it
+    last: int  # the last launch that accesses it
+    producer: int | None  # launch that writes it; None if the caller or an earlier run did
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Sizes of the outer loops of a nest, before merging, and for each reduction of its own."""
+    """The sizes of the loops of one loop nest."""
 
-    ranges: tuple[int, ...]
-    reduced: tuple[tuple[int, ...], ...]
+    ranges: tuple[int, ...]  # outer loops, before merging
+    reduced: tuple[tuple[int, ...], ...]  # the loops of each reduction
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One row."""
+    """One launch: a row of the table."""
 
     number: int  # position in the entry, from 0
-    kernel: str  # kernel, kind, origin, flops, bytes_moved, items: as emitted; items are work-items
+    kernel: str  # kernel, kind, origin, flops and bytes_moved are those of the manifest
     kind: str
     origin: tuple[str, ...]
-    items: int
+    items: int  # work-items
     flops: int
     bytes_moved: int
-    writes: tuple[int, ...]  # writes, reads: positions in `KernelTable.values`
-    reads: tuple[int, ...]
-    lanes: int | None = None  # largest vector width; None where only an artifact is known
-    nests: tuple[Nest, ...] = ()  # its loop nests; empty where only an artifact is known
+    writes: tuple[int, ...]  # values written, as positions in `KernelTable.values`
+    reads: tuple[int, ...]  # values read, in the same way
+    lanes: int | None = None  # largest vector width; None without a schedule
+    nests: tuple[Nest, ...] = ()  # its loop nests; empty without a schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or an output of an entry, by the name that its model gives it."""
+    """An input or an output of an entry, with the name that its model gives it."""
 
-    name: str  # name, dtype, shape: from the manifest
+    name: str  # name, dtype and shape are those of the manifest
     dtype: str
     shape: tuple[int, ...]
-    # That read the input before anything writes it, or the last that writes the output; none for
-    # what is not read, or only passed through.
+    # For an input, the launches that read it; for an output, the last launch that writes it. Empty
+    # if an input is not read, or if an output is only passed through.
     launches: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over an entry; bytes where not said otherwise."""
+    """Totals of one run of an entry."""
 
-    kernels: int  # distinct functions
-    launches: int  # launches, flops, bytes_moved: of one run
+    kernels: int  # number of distinct kernel functions
+    launches: int  # number of launches
     flops: int
-    bytes_moved: int
-    arena_peak: int  # the highest byte in use; arena_unplanned: if nothing were reused;
-    arena_unplanned: int
-    arena_live: int  # the most that is alive at once, which no plan can go below
+    bytes_moved: int  # bytes read and written
+    arena_peak: int  # the highest byte of the arena in use
+    arena_unplanned: int  # size of the arena without reuse, in bytes
+    arena_live: int  # the most bytes alive at once, a lower bound for any plan
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """The launches of an entry, the values they read and write, and what comes in and goes out."""
+    """The launches of an entry, the values they read and write, and its inputs and outputs."""
 
     entry: str
     launches: tuple[Launch, ...]
@@ -103,12 +103,12 @@ class KernelTable:
 
     @property
     def arena(self) -> list[Value]:
-        """Intermediates, by first launch."""
+        """The intermediates, by first launch."""
         return [v for v in self.values if v.offset is not None]
 
     @property
     def totals(self) -> Totals:
-        """The sums over all launches."""
+        """The totals of all launches."""
         return Totals(
             len({launch.kernel for launch in self.launches}),
             len(self.launches),
@@ -120,8 +120,9 @@ class KernelTable:
         )
 
     def live_bytes(self) -> list[int]:
-        """Return for each launch the bytes of the intermediates that are alive."""
-        spans: dict[int, tuple[int, int, int]] = {}  # a buffer holds one value after the other
+        """Return the bytes of live intermediates during each launch."""
+        # by buffer; values in the same buffer follow each other
+        spans: dict[int, tuple[int, int, int]] = {}
         for v in self.arena:
             first = spans[v.buffer][0] if v.buffer in spans else v.first
             spans[v.buffer] = (first, v.last, aligned(v.size))
@@ -132,14 +133,14 @@ class KernelTable:
         return live
 
     def dependencies(self) -> list[tuple[int, int, int | None]]:
-        """Return (earlier launch, later launch, value) where the later one waits for the earlier.
+        """Return (earlier launch, later launch, value) for each launch that must wait for another.
 
-        The value is None if the later one only overwrites what the earlier one wrote, or had to
-        read before. Such an order is left out where values imply it.
+        The value is None if the later launch only overwrites memory that the earlier one reads or
+        writes. Such pairs are left out if values already imply the order.
         """
         found: dict[tuple[int, int], int | None] = {}
-        before = [0] * len(self.launches)  # per launch, a bit for each that values make it wait for
-        users: dict[int, list[int]] = {}  # of the value that a buffer holds now
+        before = [0] * len(self.launches)  # per launch, a bit mask of the launches it depends on
+        users: dict[int, list[int]] = {}  # launches that use the current value of a buffer
         for launch in self.launches:
             for i in launch.reads:
                 value = self.values[i]
@@ -159,7 +160,7 @@ class KernelTable:
 def kernel_tables(
     manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None
 ) -> list[KernelTable]:
-    """Return the table of each entry; `plans` are the schedules by entry name, where known."""
+    """Return the table of each entry; `plans` has the known schedules by entry name."""
     tables = []
     for name, entry in manifest["entries"].items():
         plan = (plans or {}).get(name)
@@ -198,7 +199,7 @@ def _port(made: _Values, buffer: int, launches: tuple[int, ...]) -> Port:
 
 
 class _Values:
-    """Follows what each buffer holds from launch to launch."""
+    """Tracks the value of each buffer from launch to launch."""
 
     def __init__(self, buffers: Sequence[Mapping[str, Any]]) -> None:
         self.buffers = buffers
@@ -206,7 +207,7 @@ class _Values:
         self.values: list[Value] = []
 
     def read(self, buffer: int, launch: int) -> int:
-        """Return the value that a launch finds in a buffer."""
+        """Return the value that a launch reads from a buffer."""
         if buffer not in self._now:
             return self._add(buffer, launch, None)
         at = self._now[buffer]
@@ -214,11 +215,11 @@ class _Values:
         return at
 
     def write(self, buffer: int, launch: int, part: str) -> int:
-        """Return the value that a launch leaves in a buffer; `part` tells several of it apart."""
+        """Return the value that a launch writes to a buffer; `part` is a suffix of its name."""
         return self._add(buffer, launch, launch, part)
 
     def describe(self, values: Sequence[int], lowered: LoweredKernel) -> None:
-        """Give values the type of what is computed: in place of another, it is not the buffer's."""
+        """Set the values' shape and dtype, which for results in place differ from the buffer's."""
         for i, node in zip(values, lowered.kernel.targets, strict=False):
             self.values[i] = replace(self.values[i], shape=node.shape, dtype=node.dtype.name)
 
@@ -245,7 +246,7 @@ class _Values:
 
 
 def _launch(number: int, kernel: Mapping[str, Any], values: _Values) -> Launch:
-    # A foreign kernel says nothing of its code: by convention the result comes first.
+    # A foreign kernel has no code entry; by convention its first argument is the result.
     code = kernel.get("code", {"writes": 1, "kind": kernel["name"]})
     count = code["writes"]
     reads = tuple(values.read(a, number) for a in dict.fromkeys(kernel["args"][count:]))
@@ -275,7 +276,7 @@ def _with_loops(launch: Launch, lowered: LoweredKernel) -> Launch:
 
 
 def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
-    """Return the OpenCL C of one kernel, without the functions it calls; "" if it is not known."""
+    """Return the OpenCL C of one kernel, without the functions it calls; "" if unknown."""
     for launch in manifest["kernels"]:
         if launch["name"] == kernel and "code" in launch:
             source: str = manifest["programs"][launch["program"]]["source"]
@@ -284,18 +285,18 @@ def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape for people: "1x64x32", "scalar"."""
+    """Return a shape as text, such as "1x64x32" or "scalar"."""
     return "x".join(map(str, shape)) or "scalar"
 
 
 def header(table: KernelTable) -> tuple[str, ...]:
-    """Return the titles of the columns; work has the unit that fits the largest launch."""
+    """Return the column titles; the unit of the work column suits the largest launch."""
     work, _ = flops_column([launch.flops for launch in table.launches])
     return tuple(work if title == _WORK else title for title in _HEADER)
 
 
 def rows(table: KernelTable) -> list[tuple[object, ...]]:
-    """Return the cells under `header`; None where a manifest does not say."""
+    """Return the cells under `header`; None for values that the manifest lacks."""
     result: list[tuple[object, ...]] = []
     _, work = flops_column([launch.flops for launch in table.launches])
     for launch, flops in zip(table.launches, work, strict=True):
@@ -326,7 +327,7 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
 
 
 def ranges_text(launch: Launch) -> str | None:
-    """Return the loops of a kernel, "25x512 over 64"; None where they are not known."""
+    """Return the loops of a kernel, such as "25x512 over 64"; None if they are unknown."""
     if not launch.nests:
         return None
     texts = []
@@ -337,7 +338,7 @@ def ranges_text(launch: Launch) -> str | None:
 
 
 def facts(table: KernelTable) -> dict[str, Any]:
-    """Return the table as plain data for JSON: kernels, one object per launch, and totals."""
+    """Return plain data for JSON: the launches, under "kernels", and the totals."""
     kernels = [
         {
             "launch": launch.number,
@@ -373,7 +374,7 @@ def _result_facts(stored: Value) -> dict[str, Any]:
 
 
 def summary(table: KernelTable) -> str:
-    """Return the totals on one line."""
+    """Return the totals as one line of text."""
     t = table.totals
     return (
         f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
@@ -384,7 +385,7 @@ def summary(table: KernelTable) -> str:
 
 
 def table_text(table: KernelTable) -> str:
-    """Return header and rows in aligned columns."""
+    """Return header and rows as aligned columns of text."""
     titles = header(table)
     cells = [list(titles), *([_cell(c) for c in row] for row in rows(table))]
     widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]

@@ -1,7 +1,7 @@
-"""Reports finished schedules: as text on stderr (DEBUG), as an HTML page (VIZ).
+"""Reports finished schedules: as text on stderr (DEBUG) and as an HTML page (VIZ).
 
-Messages go through the logger "scheduler". Library code configures it only here, because a user who
-set DEBUG or VIZ wants to see the output.
+Messages go to the logger "scheduler". This is the only library code that configures it, because a
+user who set DEBUG or VIZ wants to see the output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("scheduler")
 
 
 def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
-    """Log what DEBUG requests and write the page of VIZ; raise OSError if writing fails."""
+    """Log the output that DEBUG requests and write VIZ's page; raise OSError if writing fails."""
     if not flags.is_watched:
         return
     _make_visible()
@@ -57,7 +57,7 @@ def _log_stages(stages: Stages) -> None:
 def _log_kernels(
     manifest: Mapping[str, Any], table: KernelTable, plan: Schedule, level: int
 ) -> None:
-    """Log the summary; with higher levels the table, and each kernel's loops and source."""
+    """Log the summary and, at higher levels, the table and each kernel's loops and source."""
     logger.info("%s", summary(table))
     if level >= Level.TABLE:
         logger.info("kernels:\n%s", table_text(table))

@@ -1,4 +1,4 @@
-"""Graphs and kernel bodies as text, the same on every run.
+"""Formats graphs and kernel bodies as text that is the same on every run.
 
 %0 = buffer input x : float32[4, 3]
 %1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/ReduceSum
@@ -21,26 +21,26 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-MAX_ARGUMENT = 100  # characters; longer ones (tables, user code) are cut
-MAX_ORIGINS = 3  # ONNX names behind a node; the others are counted
+MAX_ARGUMENT = 100  # characters; longer arguments (tables, user code) are truncated
+MAX_ORIGINS = 3  # ONNX names shown after a node; further ones are counted
 
 
 class Names:
-    """Numbers of nodes, in the order in which they are first seen."""
+    """Assigns numbers to nodes, in the order in which they are first seen."""
 
     def __init__(self) -> None:
         self._numbers: dict[Node, int] = {}
         self._next = 0
 
     def __call__(self, node: Node) -> str:
-        """Return the name of a node, "%7"."""
+        """Return the name of a node, such as "%7"."""
         if node not in self._numbers:
             self._numbers[node] = self._next
             self._next += 1
         return f"%{self._numbers[node]}"
 
     def renamed(self, same: Mapping[Node, Node]) -> Names:
-        """Return names for another graph: a node has the number of the one it stands for."""
+        """Return names for another graph, in which each new node gets the number of its old one."""
         names = Names()
         names._next = self._next
         names._numbers = {new: self._numbers[old] for new, old in same.items()}
@@ -60,8 +60,8 @@ def listing(
 ) -> list[Line]:
     """Return a line for each node of a graph, sources before users.
 
-    With one `names` for several graphs a node has one number. ONNX names are shown behind the
-    nodes.
+    If several graphs share `names`, a node has the same number in all of them. ONNX names follow
+    the nodes as comments.
     """
     names, origins = names or Names(), origins or Origins()
     return [Line(n, _node_text(n, names, origins.of(n))) for n in toposort(roots)]
@@ -70,7 +70,7 @@ def listing(
 def pretty(
     roots: Sequence[Node], names: Names | None = None, origins: Origins | None = None
 ) -> str:
-    """Return a graph as text: `listing`, and a line that names the roots."""
+    """Return a graph as text: `listing`, and a last line with the roots."""
     names = names or Names()
     lines = [line.text for line in listing(roots, names, origins)]
     return "\n".join([*lines, f"return {', '.join(names(r) for r in roots)}"])
@@ -122,12 +122,12 @@ def _one_line(text: str) -> str:
 
 
 def pretty_body(body: Body, label: Callable[[Node], str] | None = None) -> str:
-    """Return what an iteration computes, before placing; `label` names what it reads."""
+    """Return the text of one iteration of a body, before placing; `label` names its operands."""
     return _BodyText(label or Names()).text(body)
 
 
 class _BodyText:
-    """Names ranges and values of one body in the order of their appearance."""
+    """Names the ranges and values of one body in order of appearance."""
 
     def __init__(self, label: Callable[[Node], str]) -> None:
         self.label = label
@@ -162,7 +162,7 @@ class _BodyText:
         operands = ", ".join(self.values.get(s, "?") for s in node.src)
         if node.op is Op.INDEX:
             return f"index {self._index(node.arg)}"
-        if node.op in LOOPS:  # a reduction, or a row kept in a private array
+        if node.op in LOOPS:  # a reduction, or a row stored in a private array
             what = node.op.name if node.arg[0] is None else node.arg[0].name
             ranges = ", ".join(f"{self._atom(r)}<{r.size}" for r in node.arg[1])
             return f"{what.lower()} over {ranges}: {operands}"
@@ -195,7 +195,7 @@ class _BodyText:
 
 
 def pretty_loops(loops: LoopSchedule) -> str:
-    """Return the loops chosen for a kernel on one line; "-" stands for none."""
+    """Return the loops chosen for a kernel on one line, with "-" for none."""
     outer = loops.tiles[: len(loops.tiles) - loops.inner]
     inner = loops.tiles[len(outer) :]
     parts = [

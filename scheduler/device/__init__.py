@@ -1,1 +1,1 @@
-"""Rows of devices, and the choice of one."""
+"""Describes the supported kinds of devices and chooses the one to compile for."""

@@ -1,8 +1,9 @@
-"""DeviceSpec describes a kind of device; all of them are a table of data, and so are their limits.
+"""Describes kinds of devices as data: DeviceSpec, its limits, and the table of all device rows.
 
     context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 
-The compiler has no code for a device, only for what a row says.
+A row is the DeviceSpec of one kind of device, found by its target name. The compiler has no code
+for individual devices; all differences are fields of a row.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from typing import Final
 from scheduler.device.costs import Costs, LoopCosts, WinogradCosts
 from scheduler.errors import SchedulerError
 
-# The result and the three sources of WHERE: what a single operation may need.
+# The buffers of one operation: the result and the three sources of WHERE.
 MIN_BUFFERS: Final = 4
-# Compile time grows faster than operations do; the largest of the example models has about 60.
+# Compile time grows faster than the number of operations. Kernels of example models have up to 60.
 MAX_OPERATIONS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one kernel may need; raises SchedulerError if one operation needs more."""
+    """Limits of one kernel. Raises SchedulerError if they exclude some single operation."""
 
     target: str  # name of the row
-    buffers: int  # buffers that are arguments; results count
-    parameter_bytes: int  # bytes of all arguments; each of ours is a pointer
-    source: str  # where the numbers come from
-    operations: int = MAX_OPERATIONS  # fused elementwise operations
+    buffers: int  # most buffers as arguments, results included
+    parameter_bytes: int  # most bytes of all arguments; each argument is a pointer
+    source: str  # source of the numbers
+    operations: int = MAX_OPERATIONS  # most fused elementwise operations
     pointer_bytes: int = 8  # width of a pointer argument
 
     def __post_init__(self) -> None:
@@ -39,7 +40,7 @@ class Limits:
 
     @property
     def max_buffers(self) -> int:
-        """Buffers per kernel that both the count and the bytes allow; results count."""
+        """Most buffers per kernel, results included, by their number and by their bytes."""
         return min(self.buffers, self.parameter_bytes // self.pointer_bytes)
 
     def fits(self, reads: int, writes: int = 1) -> bool:
@@ -49,14 +50,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What images a device takes, and which the compiler may use.
+    """Limits and properties of a device's images.
 
     Attributes:
-        max_width, max_height: texels of a two-dimensional image.
-        max_reads, max_writes: images that are arguments of one kernel.
-        pitch_texels: a row's texels are rounded up to a multiple of this where an image is a view
-            of a buffer; 1 where images have memory of their own.
-        sampler_less: whether a read that is known to be inside costs less without a sampler.
+        max_width, max_height: largest two-dimensional image, in texels.
+        max_reads, max_writes: most image arguments of one kernel.
+        pitch_texels: alignment of rows, in texels, for images that are views of a buffer; 1 if
+            images have separate memory.
+        sampler_less: whether in-bounds reads are faster without a sampler.
     """
 
     max_width: int
@@ -67,7 +68,7 @@ class Images:
     sampler_less: bool = False
 
     def within(self, width: int, height: int, reads: int, writes: int) -> Images:
-        """Return what a device of such limits takes of these."""
+        """Return these limits reduced to those of a device."""
         return replace(
             self,
             max_width=min(self.max_width, width),
@@ -79,7 +80,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Half precision: whether to store it, and whether the device computes with it."""
+    """Half precision: whether it may be stored, and whether the device computes with it."""
 
     storage: bool
     arithmetic: bool
@@ -87,13 +88,13 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Ceilings for estimates, not promises; 0 where none is known.
+    """Upper bounds for performance estimates; 0 if unknown.
 
     Attributes:
-        gflops: 10**9 float32 operations a second, all cores; a multiply-add counts two.
-        half_gflops: the same with float16 arithmetic.
-        gbytes: 10**9 bytes a second to and from memory.
-        launch_us: microseconds that a launch costs beside its work.
+        gflops: 10**9 float32 operations per second on all cores; a multiply-add counts as two.
+        half_gflops: the same for float16.
+        gbytes: 10**9 bytes per second of memory traffic.
+        launch_us: overhead of a launch, in microseconds.
     """
 
     gflops: float = 0.0
@@ -107,31 +108,31 @@ class DeviceSpec:
     """One kind of device.
 
     Attributes:
-        target: name of the row; an artifact's manifest carries it.
-        limits: what one kernel may need.
-        lanes: float32 elements of a vector.
-        vector_registers: vectors a work-item can keep, accumulators and operands together.
-        cores: compute units.
-        core_lanes: multiply-adds that one issues a clock; 0 where that is not known, or no matter.
-        l1_bytes, l2_bytes: data caches of one core; for GPUs l2 is shared by all.
-        local_bytes: local memory of a work-group, 0 where it is no faster than the cache.
-        group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
-        max_group: the most the device takes.
-        subgroup: work-items that run in lock step.
-        half, peak, costs, loops, winograd: see there.
-        sources: where the figures come from, one sentence each.
-        images: None where buffers serve better.
-        private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
+        target: name of the row, stored in an artifact's manifest.
+        limits: limits of one kernel.
+        lanes: float32 elements per vector.
+        vector_registers: vectors that a work-item can keep, accumulators and operands together.
+        cores: number of compute units.
+        core_lanes: multiply-adds per compute unit and clock; 0 if unknown or not used.
+        l1_bytes, l2_bytes: data caches per core; on GPUs, l2 is shared by all cores.
+        local_bytes: local memory per work-group; 0 if it is no faster than the cache.
+        group: work-items per work-group; 1 means loops inside a work-item.
+        max_group: the largest work-group.
+        subgroup: number of work-items that run in lock step.
+        half, peak, costs, loops, winograd: see the classes.
+        sources: sources of the numbers, one phrase each.
+        images: limits of images; None if buffers are faster.
+        private_elements: most elements of a work-item's array that stays fast; GPUs spill arrays.
         max_alloc_bytes: the largest buffer.
-        float64: it computes in that.
-        broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
-            scalar takes a register and an operation of its own.
-        dot4: one instruction adds the products of four bytes to each lane of int32.
-        fused: it has an instruction that multiplies and adds with one rounding.
-        host_clang: its driver compiles with clang for the host's own processor and runs work-groups
-            as threads of the host, as PoCL does: kernels may use clang's built-ins, vector types of
-            any alignment and prefetches, and an entry may be one launch. Else they are plain
-            OpenCL C, launched one by one.
+        float64: whether it computes in float64.
+        broadcasts: whether a multiply-add can repeat a scalar from memory over its lanes; otherwise
+            a scalar needs a register and an operation.
+        dot4: whether one instruction adds the products of four bytes to each lane of int32.
+        fused: whether one instruction multiplies and adds with a single rounding.
+        host_clang: whether its driver uses clang for the host's processor and runs work-groups as
+            threads of the host, as PoCL does. Then kernels may use clang's built-ins, vector types
+            of any alignment and prefetches, and an entry may be one launch. Otherwise they are
+            plain OpenCL C, launched one by one.
     """
 
     target: str
@@ -174,20 +175,20 @@ class DeviceSpec:
 
     @property
     def is_simt(self) -> bool:
-        """Whether neighbouring work-items run together, as on GPUs; else each has its own core."""
+        """Whether neighboring work-items run in lock step, as on GPUs, not each on its own core."""
         return self.group > 1
 
     @property
     def exact_steps(self) -> bool:
-        """Whether each operation gives the same bits as on the other devices that say so.
+        """Whether each operation gives the same bits as on all other devices with exact steps.
 
-        Operators and roots are rounded to nearest, a multiply-add once. Other drivers than PoCL may
-        divide less exactly, and decide by themselves what they fuse.
+        On these, operators and roots round to nearest, and a multiply-add rounds once. Other
+        drivers than PoCL may divide less exactly, and choose which operations they fuse.
         """
         return self.fused and self.host_clang
 
     def key(self) -> str:
-        """Return what caches tell specs apart by; figures for estimates count, sources do not."""
+        """Return a key for caches: all fields except the sources."""
         shown = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)]
         return "; ".join(s for s in shown if not s.startswith("sources="))
 
@@ -196,13 +197,13 @@ _FULL_PROFILE: Final = "OpenCL 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: at least 1024 
 _EMBEDDED: Final = "OpenCL 1.2 section 10, CL_DEVICE_MAX_PARAMETER_SIZE: at least 256 bytes"
 _METAL: Final = "Metal feature set tables: 31 entries in the buffer argument table of a kernel"
 _LIMITS_ROWS: Final = (
-    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and longer argument lists
-    # only cost there (each is set for each launch).
+    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and each argument must be set
+    # for each launch.
     Limits("cpu", 64, 1024, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
     Limits("gpu", 64, 1024, _FULL_PROFILE + "; 64 is our choice"),
-    # No figure of its own until one is read from a device: it reports the full profile.
+    # Values of the full profile, which the driver reports; its own limits are unknown.
     Limits("adreno", 64, 1024, _FULL_PROFILE + "; not read from a device yet"),
-    # Its table of buffers in global memory has 16 places and no check (Mesa 25.0.7).
+    # Its table of buffers in global memory has 16 entries and is not checked (Mesa 25.0.7).
     Limits("freedreno", 16, 1024, "the seventeenth buffer ends the process"),
     Limits("embedded", 32, 256, _EMBEDDED),
     Limits("metal", 31, 4096, _METAL),
@@ -210,7 +211,7 @@ _LIMITS_ROWS: Final = (
 )
 LIMITS: Final[dict[str, Limits]] = {row.target: row for row in _LIMITS_ROWS}
 
-# OpenCL 1.2, CL_DEVICE_MAX_MEM_ALLOC_SIZE: a quarter of the memory, at least this much.
+# OpenCL 1.2, CL_DEVICE_MAX_MEM_ALLOC_SIZE: at least a quarter of the memory, and at least this.
 _LEAST_ALLOCATION: Final = 128 << 20
 
 _CPU_SOURCES: Final = (
@@ -222,7 +223,7 @@ _CPU_SOURCES: Final = (
     "reads beyond the caches; launch: PoCL 3.0, one with work less the same work in one launch",
 )
 _GPU_SOURCES: Final = (
-    "work-group, local memory: what current devices of NVIDIA, AMD and Intel all take",
+    "work-group, local memory: supported by current devices of NVIDIA, AMD and Intel",
     "lanes: 16 bytes, the widest load of one work-item; registers: NVIDIA's 255, in vectors of 4",
     "peak: none, the row stands for no device",
 )
@@ -274,7 +275,7 @@ _GPU: Final = DeviceSpec(
     max_alloc_bytes=_LEAST_ALLOCATION,
     # Each work-item repeats a nested reduction.
     costs=Costs(hoist_rows=64, max_nested_work=4096),
-    # Neighbours share most of a window.
+    # Neighbors share most of a window.
     loops=LoopCosts(window_rows=2, max_repeated=0.125),
 )
 _ADRENO: Final = replace(
@@ -367,7 +368,7 @@ def spec_of(target: str) -> DeviceSpec:
 
 
 def with_buffers(spec: DeviceSpec, buffers: int | None) -> DeviceSpec:
-    """Return a spec with another number of buffers per kernel; None leaves it as it is.
+    """Return a spec with another number of buffers per kernel; None keeps the number.
 
     Raises:
         SchedulerError: a single operation needs more.
@@ -375,6 +376,7 @@ def with_buffers(spec: DeviceSpec, buffers: int | None) -> DeviceSpec:
     if buffers is None:
         return spec
     limits = spec.limits
-    # Who asks for more than the row guarantees knows the device; the bytes must not say no.
+    # A caller that asks for more than the row guarantees knows the device; raise the bytes to
+    # match.
     space = max(limits.parameter_bytes, buffers * limits.pointer_bytes)
     return replace(spec, limits=replace(limits, buffers=buffers, parameter_bytes=space))

@@ -1,4 +1,7 @@
-"""Choose the row of the device table to compile for: by name, or the one of this machine."""
+"""Chooses the device row to compile for: by name, or for a device of this machine.
+
+A device row holds the properties of one kind of device, see `scheduler/device/spec.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.errors import SchedulerError
 
 AUTO: Final = "auto"
-# What `--target` offers; the other rows are found by `auto`.
+# Choices of `--target`; the other rows are only selected by `auto`.
 TARGETS: Final = (AUTO, "cpu", "gpu", "adreno", "freedreno")
-# Rows of CPUs by what the driver's compiler generates, see `runtime.opencl.probe.Finding`. AVX
-# without multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
+# Rows of CPUs by the instruction set of the driver's compiler, see `runtime.opencl.probe.Finding`.
+# AVX without multiply-adds has the lanes and registers of AVX2, which are what a row depends on.
 _ROWS_OF_SIMD: Final = {
     "avx512": "cpu",
     "avx512_vnni": "cpu",
@@ -26,22 +29,24 @@ _ROWS_OF_SIMD: Final = {
     "sse": "cpu-sse",
     "neon": "cpu-neon",
 }
-# How drivers name an Adreno: Mesa's freedreno "FD630", Qualcomm's "QUALCOMM Adreno(TM) 630".
+# Names of Adreno devices: "FD630" in Mesa's freedreno, "QUALCOMM Adreno(TM) 630" in Qualcomm's
+# driver.
 _ADRENO: Final = {"freedreno": re.compile(r"\bfd\d{3}\b"), "adreno": re.compile("adreno")}
-# Compute units that freedreno says every GPU has, as it does not know.
+# Number of compute units that freedreno reports for every GPU, as it does not know it.
 _UNKNOWN_UNITS: Final = 9999
-# Where the compiler does not say (SPIR-V between it and the CPU), by the driver's vector width.
+# Rows by the driver's vector width, if the instruction set is unknown because it compiles by
+# SPIR-V.
 _ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
 
 def target_for(name: str, device: str | None = None) -> DeviceSpec:
-    """Return the row to compile for: by name, or for "auto" that of the device, else `cpu`.
+    """Return a row by name, or for "auto" the row of the device, or `cpu` without a device.
 
-    `device` is as for `runtime.load_program`.
+    `device` selects a device as in `runtime.load_program`.
 
     Raises:
         SchedulerError: there is no such row.
-        NoDeviceError: "auto", and the device that was asked for is not there.
+        NoDeviceError: "auto", and the requested device does not exist.
     """
     if name != AUTO:
         if name not in SPECS:
@@ -56,7 +61,7 @@ def target_for(name: str, device: str | None = None) -> DeviceSpec:
 
 
 def spec_of_device(device: Device) -> DeviceSpec:
-    """Return the row of an opened device, with what it says of itself in place of guesses."""
+    """Return the row of an opened device, with properties that it reports in place of defaults."""
     row = _row_of(device)
     return replace(row, float64=row.float64 and "cl_khr_fp64" in device.info.extensions)
 

@@ -1,7 +1,8 @@
-"""Choices of loops that were measured to be faster than the heuristic's, and tables of them.
+"""Defines choices of loops that were measured to be faster than the heuristic's, and their tables.
 
-A `Choice` overrides heuristics of `scheduler.loops.schedule` by a few plain numbers. It can make a
-kernel slow but never wrong: numbers that do not fit a kernel are reduced until they do.
+A `Choice` is a few plain numbers that override heuristics of `scheduler.loops.schedule`. It can
+make a kernel slow but never wrong, because numbers that do not fit a kernel are reduced until they
+do.
 
     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
 
@@ -11,9 +12,9 @@ A table has one choice for each kernel:
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
                              "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
 
-One ships for each measured target (`scheduler/device/tuned/`), others are in the cache directory,
-by device and driver. An entry is not used once the heuristic gives other loops than those it was
-compared with.
+Tables of measured targets ship in `scheduler/device/tuned/`. Others are in the cache directory, one
+per device and driver. An entry is ignored if the heuristic's loops have changed since they were
+measured.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, Final
 
 from runtime.files.cache import cache_dir, write_whole
 
-# Letter of each field in the text form, and its largest value. `lanes` is one of the vector widths.
+# Letter of each field in the text form, and its largest value. `lanes` is one of _WIDTHS.
 _FIELDS: Final = {
     "vectors": ("v", 16),
     "rows": ("r", 64),
@@ -44,8 +45,9 @@ _FIELDS: Final = {
     "local": ("t", 4),
     "weights": ("m", 1),
 }
-_WIDTHS: Final = (0, 1, 2, 4, 8, 16)  # lanes that may be chosen; 0 leaves them to the heuristic
-# Accumulators of a register tile, and multiply-adds of an unrolled loop: beyond, code only grows.
+_WIDTHS: Final = (0, 1, 2, 4, 8, 16)  # possible lanes; 0 leaves the choice to the heuristic
+# Most accumulators in a register tile, and multiply-adds in an unrolled loop: more only enlarge the
+# code.
 MAX_TILE: Final = 64
 MAX_BODY: Final = 512
 _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
@@ -53,21 +55,21 @@ _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run loops; 0 leaves the heuristic. Raises ValueError for impossible fields."""
+    """Loops that deviate from the heuristic's; 0 keeps the heuristic. ValueError if impossible."""
 
-    vectors: int = 0  # vectors of the register tile; of a step of a kernel that streams
-    rows: int = 0  # its rows
-    unroll: int = 0  # steps of the innermost reduce loop that its body holds
-    items: int = 0  # work-items at most
-    blocks: int = 0  # parts into which rows are cut outside the loop over weights; 1 for none
+    vectors: int = 0  # vectors of the register tile, or per step of a kernel without reductions
+    rows: int = 0  # rows of the register tile
+    unroll: int = 0  # steps of the innermost reduce loop per body
+    items: int = 0  # most work-items
+    blocks: int = 0  # blocks of rows outside the loop over weights; 1 for no blocks
     lanes: int = 0  # vector width
-    outside: int = 0  # 1 runs rows outside weights
-    prefetch: int = 0  # 1 leaves the next weights where they are, 2 fetches them early
-    group: int = 0  # work-items of a work-group, on GPUs
-    # 1 keeps work-items of a matrix product apart, 2 to 4 are the tiles in local memory from the
-    # largest on, on GPUs.
+    outside: int = 0  # 1 runs the loop over rows outside the loop over weights
+    prefetch: int = 0  # 1 disables prefetching of the next weights, 2 enables it
+    group: int = 0  # on GPUs, work-items per work-group
+    # On GPUs, 1 computes a matrix product by independent work-items, 2 to 4 select a tile in local
+    # memory, largest first.
     local: int = 0
-    weights: int = 0  # 1 leaves packed weights in buffers where the device reads images
+    weights: int = 0  # 1 keeps packed weights in buffers on devices that read images
 
     def __post_init__(self) -> None:
         for name, (_, most) in _FIELDS.items():
@@ -86,7 +88,7 @@ class Choice:
 
     @property
     def is_heuristic(self) -> bool:
-        """Whether nothing is chosen otherwise."""
+        """Whether all fields keep the heuristic."""
         return self == HEURISTIC
 
 
@@ -94,7 +96,7 @@ HEURISTIC: Final = Choice()
 
 
 def parse_choice(text: str) -> Choice:
-    """Return the choice of a text form; raise ValueError if it is none, or out of range."""
+    """Return the choice of a text form; raise ValueError if it is invalid or out of range."""
     names = {letter: name for name, (letter, _) in _FIELDS.items()}
     found: dict[str, int] = {}
     for word in text.split():
@@ -107,11 +109,11 @@ def parse_choice(text: str) -> Choice:
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1  # of the file; another one is not read
+FORMAT: Final = 1  # version of the file format; others are not read
 # Hexadecimal digits of a kernel's key, see `scheduler.loops.choose`.
 KEY_LENGTH: Final = 24
 SHIPPED: Final = Path(__file__).parent / "tuned"
-# What a damaged or foreign file may cost at most; tables of example models are far below.
+# Limits on corrupt or foreign files; tables of example models are far smaller.
 MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 20_000
 MAX_TEXT: Final = 400
@@ -120,21 +122,21 @@ _KEY: Final = re.compile(f"[0-9a-f]{{{KEY_LENGTH}}}")
 
 
 class TableError(ValueError):
-    """A file is no table; the message says where it is wrong."""
+    """A file is not a valid table; the message names the location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was measured of one kernel."""
+    """The measurements of one kernel."""
 
-    was: str  # the heuristic's loops, as `variations.form_of` writes them
-    choice: Choice  # the fastest; the empty one if that is the heuristic
-    heuristic_us: float  # the smallest time of both, in microseconds
+    was: str  # the heuristic's loops, written by `variations.form_of`
+    choice: Choice  # the fastest loops; HEURISTIC if those are the fastest
+    heuristic_us: float  # smallest time with the heuristic, and with `choice` (us), in microseconds
     us: float
-    tried: int  # choices that were measured
+    tried: int  # number of choices measured
 
     def plain(self) -> dict[str, Any]:
-        """Return the entry as JSON knows it."""
+        """Return the entry as plain data for JSON."""
         return {
             "was": self.was,
             "choice": str(self.choice),
@@ -146,7 +148,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TunedTable:
-    """Entries by the key of a kernel's body, and what they were measured on."""
+    """Entries by the key of a kernel's body, with the device on which they were measured."""
 
     target: str = ""
     device: str = ""
@@ -155,16 +157,16 @@ class TunedTable:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What caches tell tables apart by: the choices, not the times."""
+        """A digest of the choices, without the times, for the keys of caches."""
         lines = [f"{k} {e.was} {e.choice}" for k, e in sorted(self.entries.items())]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
     def with_entries(self, more: Mapping[str, Entry]) -> TunedTable:
-        """Return the table with other entries, which win."""
+        """Return the table with more entries, which replace existing ones."""
         return TunedTable(self.target, self.device, self.driver, {**self.entries, **more})
 
     def text(self) -> str:
-        """Return the file's text, a line for each entry, sorted: equal tables are equal texts."""
+        """Return the file's text, sorted, one line per entry; equal tables have equal texts."""
         head = {"target": self.target, "device": self.device, "driver": self.driver}
         lines = [f'"format": {FORMAT}']
         lines += [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
@@ -176,13 +178,13 @@ EMPTY: Final = TunedTable()
 
 
 def parse_table(text: str) -> TunedTable:
-    """Return the table of a file's text; a TableError names the first mistake."""
+    """Return the table in a file's text; a TableError names the first mistake."""
     if len(text) > MAX_BYTES:
         raise TableError(f"expected at most {MAX_BYTES} characters")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TableError(f"no JSON: {error}") from error
+        raise TableError(f"invalid JSON: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise TableError(f"expected an object with format {FORMAT}")
     kernels = found.get("kernels")
@@ -222,43 +224,43 @@ def _text(fields: Mapping[str, object], name: str) -> str:
 
 
 def read_table(path: Path) -> TunedTable:
-    """Return the table of a file; an empty one, with a warning, where it is none of use."""
+    """Return the table in a file; if it is unusable, log a warning and return an empty one."""
     try:
         with path.open(encoding="utf-8") as file:
             return parse_table(file.read(MAX_BYTES + 1))
     except FileNotFoundError:
         return EMPTY
     except (OSError, UnicodeDecodeError, TableError) as error:
-        logger.warning("%s: not used, it is no table of measured loops: %s", path, error)
+        logger.warning("%s: ignored, not a valid table of measured loops: %s", path, error)
         return EMPTY
 
 
 def write_table(path: Path, table: TunedTable) -> None:
-    """Write a table atomically; make its directory private if missing. Raises OSError."""
+    """Write a table atomically, in a private directory created if missing. Raises OSError."""
     write_whole(path, table.text().encode())
 
 
 def table_path(target: str, device: str, driver: str) -> Path:
-    """Return where the table of a device is kept."""
+    """Return the path of a device's table."""
     digest = hashlib.sha256(f"{device}\n{driver}".encode()).hexdigest()[:12]
     return cache_dir() / "tuned" / f"{target}-{digest}.json"
 
 
 @functools.lru_cache(maxsize=8)
 def shipped_table(target: str) -> TunedTable:
-    """Return the table that ships with the package for a target, an empty one if there is none."""
+    """Return the table that ships with the package for a target; an empty one if none does."""
     found = read_table(SHIPPED / f"{target}.json")
     return found if found.target in ("", target) else EMPTY
 
 
 def table_for(target: str, device: str, driver: str) -> TunedTable:
-    """Return what is known for a device: the shipped entries, and above them its own."""
+    """Return all entries for a device: the shipped ones, overridden by its own."""
     whole = TunedTable(target, device, driver, shipped_table(target).entries)
     return whole.with_entries(own_table(target, device, driver).entries)
 
 
 def own_table(target: str, device: str, driver: str) -> TunedTable:
-    """Return what was measured on a device; empty where its file is of another one."""
+    """Return the entries measured on a device; none if the file belongs to another device."""
     own = read_table(table_path(target, device, driver))
     same = (own.target, own.device, own.driver) == (target, device, driver)
     return own if same else TunedTable(target, device, driver, {})

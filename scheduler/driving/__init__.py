@@ -1,1 +1,1 @@
-"""The driving program: warp, queues, vision and policy as one graph."""
+"""Builds driving programs: recognizes models, then joins warp, queues and models in one graph."""

@@ -1,11 +1,11 @@
-"""What names, shapes and slices of driving models say: their interface, and what is wrong with it.
+"""Derives the interface of driving models from their names, shapes and slices, and checks heads.
 
 features_buffer (1, 25, 512), hidden_state in an earlier model
-    -> 25 samples, 4 frames apart, the newest that of the frame itself; images 4 frames apart
+    -> 25 samples, 4 frames apart, the newest from the current frame; images 4 frames apart
 
-`HEADS` has the widths that each head may have, `REQUIRED` those that the daemon cannot do without.
-docs/formats/driving-models.md describes the values; tests compare its table and the daemon's parser
-with this one.
+A head is a named slice of a model's output vector. `HEADS` has the possible widths of each head,
+`REQUIRED` the heads that the daemon needs. docs/formats/driving-models.md describes the values;
+tests compare its table and the daemon's parser with `HEADS`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from runtime.format.interfaces import (
 from scheduler.driving.revisions import Revision, RevisionModel, Rules
 
 DESIRE_NAMES = ("desire_pulse", "desire")
-# A model that sees so many rows or more sees all frames of 5 s; with fewer it sees each fourth.
+# A model with a history of at least this many rows sees all frames of 5 s; with fewer rows, it sees
+# every fourth frame.
 CONSECUTIVE = 99
 SAMPLE_STEP = 4  # 20 Hz frames, 5 Hz context
 
-# Means, then logs of deviations; where there are two widths, the second one is a mixture of
-# hypotheses: of 5 for plans (5 x (990 + 1)), of 2 for leads (2 x (48 + 3)).
+# A head has means, then logs of deviations. A second width is a mixture of hypotheses: 5 for plans
+# (5 x (990 + 1)), 2 for leads (2 x (48 + 3)).
 HEADS: Final[Mapping[str, tuple[int, ...]]] = {
     "plan": (990, 4955),
     "lane_lines": (528,),
@@ -53,8 +54,9 @@ HEADS: Final[Mapping[str, tuple[int, ...]]] = {
 }
 REQUIRED: Final = tuple(HEADS)[:12]
 HIDDEN_STATE: Final = "hidden_state"
-PAD: Final = "pad"  # a second name for values that another head has, or for those that none has
-SEES: Final = ("lane_lines", "lead", "road_edges")  # what tells an off-policy from an on-policy
+PAD: Final = "pad"  # a second name for the values of another head, or a name for unused values
+# heads that distinguish an off-policy from an on-policy
+OFF_POLICY_HEADS: Final = ("lane_lines", "lead", "road_edges")
 
 
 def derive(
@@ -62,7 +64,7 @@ def derive(
 ) -> Interface:
     """Return the interface of models that run in this order under these rules.
 
-    `reason` says how revision `name` was chosen; `states` are inputs that a model hands on by
+    `reason` says how revision `name` was chosen. `states` are inputs that a model feeds back to
     itself.
     """
     inputs = {n: shape for part in models for n, (shape, _) in part.inputs.items()}
@@ -90,7 +92,7 @@ def derive(
 
 
 def example_parts(revision: Revision) -> tuple[ModelPart, ...]:
-    """Return the models of a revision as an exporter would have written them."""
+    """Return the models of a revision as an exporter would write them."""
     return tuple(_example_part(model) for model in revision.models)
 
 
@@ -110,12 +112,12 @@ def _example_part(model: RevisionModel) -> ModelPart:
 
 
 def is_image(name: str) -> bool:
-    """Whether an input is a camera view, or the newest frames of both."""
+    """Whether an input is a camera view, or the newest frames of both views."""
     return name.removeprefix("big_") in ("img", "input_imgs") or name in ("warped", "new_img")
 
 
 def _samples(inputs: dict[str, tuple[int, ...]], names: Sequence[str]) -> int | None:
-    """Return the length of the history that an input holds; None where there is no such input."""
+    """Return the length of the history that an input holds; None without such an input."""
     shape = next((inputs[n] for n in names if n in inputs), None)
     return shape[1] if shape is not None and len(shape) > 1 else None
 
@@ -131,17 +133,17 @@ def _history(
 
 
 def _sees_own_feature(models: Sequence[ModelPart]) -> bool:
-    """Whether `hidden_state` is there before the model that sees the features runs."""
+    """Whether `hidden_state` is computed before the model with the features input runs."""
     return not any(
         "features_buffer" in part.inputs and HIDDEN_STATE in part.slices for part in models
     )
 
 
 def head_problems(models: Sequence[ModelPart], action: ActionRule) -> dict[str, str]:
-    """Return what is wrong with the heads of models (in run order), head -> phrase.
+    """Return the problems with the heads of models (in run order), head -> phrase.
 
-    A head in two models counts in the later one. Heads that nobody reads may have any width; those
-    of `action` are needed.
+    If two models have a head, the later one counts. Unused heads may have any width; heads used by
+    `action` are required.
     """
     widths = {n: stop - start for m in models for n, (start, stop) in m.slices.items()}
     expected = {name: allowed for name, allowed in HEADS.items() if name in widths}
@@ -161,13 +163,13 @@ def head_problems(models: Sequence[ModelPart], action: ActionRule) -> dict[str, 
 
 
 def width_text(name: str, allowed: Sequence[int], found: int | None, why: str = "") -> str:
-    """Return what is wrong with the width of a head; None for one that is missing."""
+    """Return the phrase about a head of wrong width; `found` is None for a missing head."""
     wanted = f"head {name}: expected {' or '.join(map(str, allowed))} values{why}"
     return f"{wanted}, is missing" if found is None else f"{wanted}, found {found}"
 
 
 def overlaps(slices: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return which heads of one model overlap, a phrase each; `pad` may."""
+    """Return a phrase for each pair of overlapping heads of one model; `pad` may overlap."""
     ordered = sorted((bounds, name) for name, bounds in slices.items() if name != PAD)
     return [
         f"heads {first} [{a}, {b}) and {second} [{c}, {d}) overlap"

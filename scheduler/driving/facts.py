@@ -1,4 +1,8 @@
-"""What an ONNX file says of itself: names, shapes, slices; nothing is expected of it here."""
+"""Collects the properties that an ONNX file declares: names, shapes, slices, and its role.
+
+Nothing is expected of the file here; `fit.py` and `recognise.py` compare it with known models. The
+role (such as vision or policy) is detected from the names of its inputs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from scheduler.onnx_import.metadata import (
     resolve_slices,
 )
 
-# A size that the file leaves open is None.
+# Sizes that the file leaves open are None.
 Shape = tuple[int | None, ...]
 
 SUPERCOMBO: Final = "supercombo"
@@ -39,22 +43,22 @@ NEWEST_IMAGES: Final = ("warped", "new_img")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One ONNX file."""
+    """Properties of one ONNX file."""
 
-    model: OnnxModel  # as it was read
-    # told by the names of its inputs: SUPERCOMBO, VISION, POLICY, MONITORING, RECURRENT or
+    model: OnnxModel  # the model as read
+    # Detected from the names of its inputs: SUPERCOMBO, VISION, POLICY, MONITORING, RECURRENT or
     # NAVIGATION; "" for any other model.
     role: str
-    shapes: Mapping[str, Shape | None]  # input -> declared shape; None where none is declared
-    states: tuple[str, ...]  # inputs that the model hands on as outputs `next_<name>`
-    width: int | None  # of the output vector; None if the file does not tell
+    shapes: Mapping[str, Shape | None]  # input -> declared shape; None if no shape is declared
+    states: tuple[str, ...]  # inputs that the model feeds back to itself by outputs `next_<name>`
+    width: int | None  # width of the output vector; None if unknown
     slices: Mapping[str, tuple[int, int]]  # head -> (start, stop), without `pad`
-    problems: tuple[str, ...]  # what is wrong with the slices, a phrase each
-    checkpoint: str  # which training run it comes from; "" if it does not say
+    problems: tuple[str, ...]  # problems with the slices, a phrase each
+    checkpoint: str  # name of the training run; "" if the file has none
 
     @property
     def name(self) -> str:
-        """Of the file, for messages."""
+        """Name of the file, for messages."""
         return self.model.name
 
     @property
@@ -65,7 +69,7 @@ class ModelFacts:
 
 
 def facts_of(model: OnnxModel) -> ModelFacts:
-    """Return what a model says of itself."""
+    """Return the properties of a model."""
     shapes = {value.name: shape_of(value) for value in model.inputs}
     outputs = {value.name for value in model.proto.graph.output}
     width = _width(model)
@@ -83,7 +87,7 @@ def facts_of(model: OnnxModel) -> ModelFacts:
 
 
 def shape_of(value: ValueInfoProto) -> Shape | None:
-    """Return the declared shape, None for symbolic sizes; None if no shape is declared."""
+    """Return the declared shape, with None for symbolic sizes; None if no shape is declared."""
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return None
@@ -94,7 +98,7 @@ def shape_of(value: ValueInfoProto) -> Shape | None:
 
 
 def shape_text(shape: Shape | None) -> str:
-    """Return a shape for messages, "?" for sizes that are open."""
+    """Return a shape for messages, with "?" for open sizes."""
     if shape is None:
         return "no shape"
     sizes = ", ".join("?" if size is None else str(size) for size in shape)
@@ -144,7 +148,7 @@ def _width(model: OnnxModel) -> int | None:
 def _slices(
     model: OnnxModel, width: int | None
 ) -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
-    """Return the slices that fit the output, and what is wrong with the others."""
+    """Return the slices that fit the output, and the problems with others."""
     text = model.metadata_props.get(SLICES_KEY)
     if text is None:
         return {}, ()

@@ -1,7 +1,7 @@
-"""How far models are from the revisions of the table: several together, and each alone.
+"""Compares models with the revisions of the table, several together or a single one.
 
-`ordered` gives the models of a driving program their roles; `known_model` says what a single file
-is among driving models, for `modeld inspect` and for advice.
+`ordered` assigns roles to the models of a driving program. `known_model` identifies a single file
+for `modeld inspect` and for advice. A revision is one known generation of driving models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.driving.derive import HEADS, HIDDEN_STATE, SEES, width_text
+from scheduler.driving.derive import HEADS, HIDDEN_STATE, OFF_POLICY_HEADS, width_text
 from scheduler.driving.facts import (
     MONITORING,
     NAVIGATION,
@@ -43,7 +43,7 @@ PLAIN = "compile it with: modeld compile --plain"
 NEEDS_POLICY = "a policy with the inputs desire_pulse, traffic_convention, features_buffer"
 NEEDS_VISION = "a vision model with two image inputs"
 COUNTS = {2: "two", 3: "three"}
-# What an input is for, by name. Names have one meaning in all revisions.
+# The meaning of inputs by name, which is the same in all revisions.
 MEANINGS: Final[Mapping[str, str]] = {
     "action_t": "delays of steering and acceleration",
     "big_img": "wide camera, two frames of 6 channels",
@@ -84,8 +84,8 @@ def ordered(
 ) -> list[tuple[str, ModelFacts]]:
     """Return roles and models in the order in which they run in a frame.
 
-    `declared` says which models are missing. Raises ModelError if they are no complete driving
-    model; says what each is and what is missing.
+    `declared` helps to name missing models. Raises ModelError if the models are not a complete
+    driving model; it names the kind of each and the missing ones.
     """
     if not models or len(models) > MAX_MODELS:
         raise ModelError(f"a driving model is 1 to {MAX_MODELS} ONNX files, found {len(models)}")
@@ -99,7 +99,7 @@ def ordered(
         if len(models) > 1:
             name = by_role[SUPERCOMBO][0].name
             raise ModelError(
-                f"{name}: found a supercombo, which has no second half; compile it alone: "
+                f"{name}: found a supercombo, which is complete; compile it alone: "
                 f"modeld compile {name} -o OUT.pkl"
             )
         return [(SUPERCOMBO, models[0])]
@@ -112,21 +112,21 @@ def ordered(
         raise ModelError(f"{both}: {_found(policies)}; {_missing(POLICY, declared)}")
     if len(policies) == 1:
         return [(VISION, visions[0]), (POLICY, policies[0])]
-    off = [model for model in policies if any(head in model.slices for head in SEES)]
+    off = [model for model in policies if any(head in model.slices for head in OFF_POLICY_HEADS)]
     if len(off) != 1:
         found = _found(policies)
         if found.startswith("found"):
-            found += f", {'both' if off else 'neither'} with heads such as {SEES[0]}"
+            found += f", {'both' if off else 'neither'} with heads such as {OFF_POLICY_HEADS[0]}"
         raise ModelError(
-            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an "
-            "on-policy without them"
+            f"{both}: {found}; expected an off-policy, with the heads "
+            f"{', '.join(OFF_POLICY_HEADS)}, and an on-policy without them"
         )
     on = next(model for model in policies if model is not off[0])
     return [(VISION, visions[0]), (OFF_POLICY, off[0]), (ON_POLICY, on)]
 
 
 def input_problems(wanted: RevisionModel, found: ModelFacts) -> list[str]:
-    """Return how the inputs of a model differ from those of a revision, a phrase each."""
+    """Return the differences between a model's inputs and a revision's, a phrase each."""
     problems = []
     left = [name for name in found.shapes if name not in found.states]
     for key, shape in wanted.inputs.items():
@@ -149,7 +149,7 @@ def input_problems(wanted: RevisionModel, found: ModelFacts) -> list[str]:
 
 
 def head_differences(wanted: RevisionModel, found: ModelFacts) -> Iterator[tuple[str, str]]:
-    """Yield (head, phrase) for heads whose place or width is not that of a revision."""
+    """Yield (head, phrase) for heads whose presence or width differs from a revision."""
     heads = dict(wanted.heads)
     for head, width in heads.items():
         bounds = found.slices.get(head)
@@ -163,7 +163,7 @@ def head_differences(wanted: RevisionModel, found: ModelFacts) -> Iterator[tuple
 
 
 def wanted_shape(wanted: RevisionModel, name: str) -> tuple[int, ...]:
-    """Return the shape that a revision has for an input; () for one that it does not know."""
+    """Return the shape of an input in a revision; () if it has no such input."""
     for key, shape in wanted.inputs.items():
         if name in key.removesuffix("?").split("|"):
             return shape
@@ -171,7 +171,7 @@ def wanted_shape(wanted: RevisionModel, name: str) -> tuple[int, ...]:
 
 
 def same_roles(revision: Revision, roles: Sequence[str]) -> bool:
-    """Whether a revision is made of models of these roles."""
+    """Whether the models of a revision have these roles."""
     return [model.role for model in revision.models] == list(roles)
 
 
@@ -180,12 +180,12 @@ def _check_kinds(models: Sequence[ModelFacts]) -> None:
         title = TITLES[model.role]
         if model.role == MONITORING:
             raise ModelError(
-                f"{model.name}: expected driving models, found {title}, which has no second half; "
+                f"{model.name}: expected driving models, found {title}, which is complete; "
                 f"compile it alone: modeld compile {model.name} -o OUT.pkl"
             )
         if model.role in (RECURRENT, NAVIGATION):
             raise ModelError(
-                f"{model.name}: found {title}, which no driving program runs; {PLAIN} "
+                f"{model.name}: found {title}, which no driving program supports; {PLAIN} "
                 f"{model.name} -o OUT.pkl"
             )
         if not model.role:
@@ -196,7 +196,7 @@ def _check_kinds(models: Sequence[ModelFacts]) -> None:
 
 
 def _found(models: Sequence[ModelFacts]) -> str:
-    """Return what was found, for models of one role."""
+    """Return the phrase that describes models of one role."""
     title = TITLES[models[0].role]
     if len(models) == 1:
         return f"found {title}"
@@ -209,7 +209,7 @@ def _found(models: Sequence[ModelFacts]) -> str:
 
 
 def _missing(role: str, declared: Revision | None) -> str:
-    """Return which models are expected beside one of the role VISION or POLICY."""
+    """Return the phrase for the models missing next to one of the role VISION or POLICY."""
     if declared is None:
         return f"expected also {NEEDS_POLICY if role == VISION else NEEDS_VISION}"
     if declared.models[0].role == SUPERCOMBO:
@@ -225,13 +225,14 @@ def _expected(wanted: RevisionModel) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What a model was recognised as."""
+    """A model with its recognized kind."""
 
-    facts: ModelFacts  # what it says of itself
-    title: str  # for people
-    revisions: tuple[str, ...]  # that have such a model (same heads, or else inputs), newest last
-    inputs: dict[str, str]  # input name -> what it is for, in the order of the file
-    differences: tuple[str, ...]  # from the nearest revision, one phrase each
+    facts: ModelFacts  # facts from the file
+    title: str  # title for messages
+    # revisions with such a model (same heads, or else same inputs), newest last
+    revisions: tuple[str, ...]
+    inputs: dict[str, str]  # input name -> meaning, in the order of the file
+    differences: tuple[str, ...]  # differences from the nearest revision, one phrase each
     advice: str  # the command that compiles it
 
     @property
@@ -241,7 +242,7 @@ class KnownModel:
 
 
 def known_model(model: OnnxModel) -> KnownModel | None:
-    """Return what a model is among driving models, by names, shapes, types and slices, or None."""
+    """Return the kind of a driving model, by names, shapes, types and slices; None if unknown."""
     facts = facts_of(model)
     if not facts.role:
         return None
@@ -252,7 +253,7 @@ def known_model(model: OnnxModel) -> KnownModel | None:
 
 
 def _nearest(facts: ModelFacts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the revisions that have such a model, and how it differs from the nearest."""
+    """Return the revisions with such a model, and its differences from the nearest one."""
     roles = (POLICY, OFF_POLICY, ON_POLICY) if facts.role == POLICY else (facts.role,)
     if facts.role == MONITORING:
         rows = [(name, r.model) for name, r in load_monitoring().items()]
@@ -275,7 +276,7 @@ def _nearest(facts: ModelFacts) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _head_texts(wanted: RevisionModel, facts: ModelFacts) -> Iterator[str]:
-    """Yield how heads differ; of a width that no revision has, all that it may be."""
+    """Yield differences of heads; a width that no revision has is compared with all widths."""
     named = {name for name, _ in wanted.heads}
     for head, text in head_differences(wanted, facts):
         start, stop = facts.slices.get(head, (0, 0))

@@ -1,9 +1,9 @@
-"""The driver monitoring program: the luma warp and the model as one graph, and whose model it is.
+"""Builds the driver monitoring program, and recognizes which interface its model has.
 
     frame, geometry, transform -> warp -> input_img -+
                                             calib ---+-> model -> monitoring_outputs
 
-Nothing is kept between frames.
+The program has no state between frames.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from scheduler.tensor.tensor import Tensor
 MONITORING: Final = "monitoring"  # kind and name of artifacts
 SEE: Final = "see docs/formats/monitoring-models.md"
 DECLARE: Final = (
-    'declare another with --interface NAME, or interface = "NAME" in a TOML beside the model'
+    'declare another with --interface NAME, or interface = "NAME" in a TOML next to the model'
 )
 IMAGE, CALIBRATION = "input_img", "calib"
-# Elements of each input; exporters have used several shapes.
+# Number of elements of each input; exporters have used several shapes.
 SIZES: Final[Mapping[str, int]] = {IMAGE: VIEW_WIDTH * VIEW_HEIGHT, CALIBRATION: 3}
 
 
 @dataclass(frozen=True, slots=True)
 class RecognisedMonitoring:
-    """A driver monitoring model, its interface, and what was assumed, a sentence each."""
+    """A driver monitoring model, its interface, and assumptions, one sentence each."""
 
     model: OnnxModel
     interface: MonitoringInterface
@@ -63,32 +63,31 @@ def is_monitoring(model: OnnxModel) -> bool:
 def recognise_monitoring(model: OnnxModel, name: str | None = None) -> RecognisedMonitoring:
     """Return the interface of a driver monitoring model.
 
-    The revision is the declared one (`name`), else that of a TOML beside the model, else the one
-    that the outputs tell. Raises ModelError, with all that is wrong at once, if it is no driver
-    monitoring model of a known revision, contradicts what is declared, or lacks right slices or
-    heads.
+    The revision is the declared one (`name`), else that of a TOML next to the model, else the one
+    that its outputs match. Raises ModelError, with all problems in one message, if it is no driver
+    monitoring model of a known revision, contradicts the declaration, or has wrong slices or heads.
     """
     inputs = _inputs_as_declared(model)
     revisions = load_monitoring()
     facts = facts_of(model)
-    said = declaration([facts], name, revisions, MONITORING_RULES)
+    declared_as = declaration([facts], name, revisions, MONITORING_RULES)
     imported = None
     width, slices, problems = facts.width, facts.slices, [*facts.problems]
-    # Wrong slices are not imported, unless only the import tells the width that they are cut from.
+    # Wrong slices are not imported, unless the import is needed to find the width they refer to.
     if width is None or not problems:
         imported = import_model(model, inputs)
         width, slices = _output(imported).shape[1], imported.metadata.output_slices
         problems = overlaps(slices)
     named = {head: bounds for head, bounds in slices.items() if head != PAD}
-    if said.name is None:
+    if declared_as.name is None:
         revision, why = _by_outputs(model, revisions, named, width, problems)
     else:
-        revision, why = revisions[said.name], said.reason
+        revision, why = revisions[declared_as.name], declared_as.reason
     problems += _differences(revision, named, width)
     if problems or imported is None:
         raise ModelError(
-            f"{model.name}: taken for {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.name else f"; {DECLARE}")
+            f"{model.name}: recognized as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
+            + ("" if declared_as.name else f"; {DECLARE}")
         )
     part = ModelPart(
         role=MONITORING_ROLE,
@@ -97,8 +96,8 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         slices=named if revision.model.sliced else revision.model.slices,
         inputs={n: (t.shape, t.dtype.name) for n, t in imported.inputs.items()},
     )
-    rules = {"image_mode": revision.image_mode, "stds": revision.stds, **(said.rules or {})}
-    found = MonitoringInterface(revision.name, why + said.rules_text, part, **rules)
+    rules = {"image_mode": revision.image_mode, "stds": revision.stds, **(declared_as.rules or {})}
+    found = MonitoringInterface(revision.name, why + declared_as.rules_text, part, **rules)
     assumed = (
         f"{model.name}: {found.name} ({found.reason}): images {found.image_mode}, deviations "
         f"{found.stds}"
@@ -107,10 +106,10 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
 
 
 def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
-    """Return what a frame of at most `capacity` bytes computes: the entry "run".
+    """Return the graph for a frame of at most `capacity` bytes: the entry "run".
 
-    Inputs: `driver_frame` (capacity,) uint8, NV12, of which a run may give less; `driver_geometry`
-    (4,) int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
+    Inputs: `driver_frame` (capacity,) uint8, NV12, may be shorter in a run; `driver_geometry` (4,)
+    int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
     `monitoring_outputs` (1, width) float32.
     """
     frame = Tensor.input("driver_frame", (capacity,), dt.uint8, partial=True)
@@ -138,7 +137,7 @@ def _by_outputs(
     width: int,
     problems: Sequence[str],
 ) -> tuple[MonitoringRevision, str]:
-    """Return the revision that the outputs of a model tell, and what told it."""
+    """Return the revision that a model's outputs match, and the reason."""
     has_heads = not slices.keys().isdisjoint(MONITORING_HEADS)
     for revision in revisions.values():
         row = revision.model
@@ -159,7 +158,7 @@ def _by_outputs(
 def _differences(
     revision: MonitoringRevision, slices: Mapping[str, tuple[int, int]], width: int
 ) -> list[str]:
-    """Return how outputs differ from those of a revision, a phrase each; [] for not at all."""
+    """Return the differences between outputs and a revision's, a phrase each."""
     row = revision.model
     if row.sliced == slices.keys().isdisjoint(MONITORING_HEADS) or (
         not row.sliced and width != row.width
@@ -176,7 +175,7 @@ def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
-    """Return inputs of the model's shapes and types, or raise ModelError for other inputs."""
+    """Return inputs with the model's shapes and types; raise ModelError for unexpected inputs."""
     names = [value.name for value in model.inputs]
     if not is_monitoring(model):
         raise ModelError(
@@ -201,7 +200,7 @@ def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
 
 
 def _output(model: ImportedModel) -> Tensor:
-    """Return the vector that the slices cut, (1, width) float32."""
+    """Return the vector that the slices refer to, (1, width) float32."""
     outputs = model.outputs
     output = outputs.get(SLICED_OUTPUT)
     if output is None and len(outputs) == 1:

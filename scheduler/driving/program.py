@@ -1,15 +1,15 @@
-"""The driving program as graphs, built from the interface that an artifact describes.
+"""Builds the driving program as graphs, from the interface of its models.
 
     frames, geometries, transforms -> warp -> image queues --+
                                    desire -> desire history -+-> models in run order -> outputs
                   features, curvatures, states of models ---+         |
                               ^----------------------------------------+
 
-Queues and histories live on the device from frame to frame. `Interface` holds every difference
-between generations.
+Queues and histories stay on the device between frames. `Interface` describes all differences
+between generations of models. Of a history, a model sees a sample of the rows:
 
     oldest row ... newest row    push: drop the oldest, append the new one
-    first, first + step, ...     what a model sees of it
+    first, first + step, ...     the rows that the model sees
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ VIEWS = ("road", "wide")
 IMAGE_SHAPE = (6, 128, 256)  # 4 planes of luma, U, V: half the resolution of the view
 FEATURES_INPUT = "features_buffer"
 CURVATURES_INPUT = "prev_desired_curv"
-# The inputs of models that are camera views, by the names exporters have used.
+# Inputs of models that are camera views, by the names that exporters have used.
 IMAGE_INPUTS = {"img": "road", "input_imgs": "road", "big_img": "wide", "big_input_imgs": "wide"}
 NEWEST_INPUTS = ("warped", "new_img")  # (2, 6, 128, 256): road, wide
 HIDDEN_STATE, CURVATURE = "hidden_state", "desired_curvature"
-# Bytes of a padded NV12 frame of 3840 x 2160, the largest that a program takes unless told so.
+# Bytes of a padded NV12 frame of 3840 x 2160, the default for the largest frame of a program.
 DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 
@@ -48,10 +48,10 @@ class Memory:
     """The states of all entry points; zeros at reset."""
 
     images: Mapping[str, Tensor]  # View -> queue (gap + 1, 6, 128, 256) uint8, oldest first, or {}
-    desire: Tensor | None  # (frames, 8) float32, oldest first; None where the model keeps it itself
-    features: Tensor | None  # (frames, *row) float32, oldest first; rows as the model's input
-    curvature: Tensor | None  # same, of past curvatures
-    own: Mapping[str, Tensor]  # ONNX input -> state that the model itself hands on
+    desire: Tensor | None  # (frames, 8) float32, oldest first; None if the model keeps it
+    features: Tensor | None  # (frames, *row) float32, oldest first; rows as in the model's input
+    curvature: Tensor | None  # the same, for past curvatures
+    own: Mapping[str, Tensor]  # ONNX input -> state that the model feeds back to itself
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -61,10 +61,9 @@ class Memory:
 
 
 def _make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
-    """Return fresh states; models (in run order) give the element types of their own ones.
+    """Return new states; models (in run order) give the element types of their own states.
 
-    Raises ModelError if a history has no input that says what its rows are, or a state is of no
-    model.
+    Raises ModelError if no input defines the rows of a history, or if a state belongs to no model.
     """
     gap = interface.image.gap
     queue = (gap + 1, *IMAGE_SHAPE)
@@ -81,7 +80,7 @@ def _make_memory(interface: Interface, models: Sequence[OnnxModel]) -> Memory:
 
 
 def push(queue: Tensor, newest: Tensor) -> Tensor:
-    """Return the queue after dropping its oldest row and appending one; written back at the end."""
+    """Return the queue without its oldest row and with a new one; it is written back at the end."""
     row = newest.unsqueeze(0)
     return queue.assign(Tensor.cat([queue[1:], row], 0) if queue.shape[0] > 1 else row)
 
@@ -98,7 +97,7 @@ def rows_seen(history: Tensor, rule: HistoryRule) -> Tensor:
 
 
 def _strongest_seen(history: Tensor, rule: HistoryRule) -> Tensor:
-    """Return the maximum of each group of rows, (1, length, *row): no pulse is lost between."""
+    """Return the maximum of each group of rows, (1, length, *row), so that no pulse is lost."""
     row = history.shape[1:]
     return history.reshape((rule.length, rule.step, *row)).max(1).unsqueeze(0)
 
@@ -136,16 +135,17 @@ def _own_state(name: str, parts: Sequence[ModelPart], models: Sequence[OnnxModel
 
 
 def _input_types(model: OnnxModel) -> dict[str, DType]:
-    """Return the element type of each input: exporters write float16, float32 and uint8."""
+    """Return the element type of each input: exporters use float16, float32 and uint8."""
     return {v.name: declared(v, f'{model.name}: input "{v.name}"')[1] for v in model.inputs}
 
 
 @dataclass(slots=True)
 class _Frame:
-    """One entry point while it is built."""
+    """One entry point under construction."""
 
-    inputs: dict[str, Tensor] = field(default_factory=dict)  # of the program, in calling order
-    # Input of models -> value that it has in this frame.
+    # inputs of the program, in calling order
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    # Value of each model input in this frame.
     given: dict[str, Tensor] = field(default_factory=dict)
     writes: list[Tensor] = field(default_factory=list)  # states after this frame
     origins: Origins = field(default_factory=Origins)  # names of nodes
@@ -158,26 +158,26 @@ class _Frame:
         *,
         partial: bool = False,
     ) -> Tensor:
-        """Return a new input of the program; of a partial one a run may give the first bytes."""
+        """Return a new input of the program; if `partial`, a run may give only its first bytes."""
         self.inputs[name] = Tensor.input(name, shape, dtype, partial=partial)
         self.origins.name([self.inputs[name].node], ())
         return self.inputs[name]
 
     def push(self, name: str, queue: Tensor, newest: Tensor) -> Tensor:
-        """Return a queue with its newest row; it is stored when the frame is done."""
+        """Return a queue with its newest row; the queue is stored at the end of the frame."""
         pushed = push(queue, newest)
         self.writes.append(pushed)
         self.origins.name([pushed.node], (f"queue/{name}",))
         return pushed
 
     def give(self, names: Sequence[str], value: Tensor, origin: str = "") -> None:
-        """Let models see a value under these input names."""
+        """Provide a value to models under these input names."""
         if origin:
             self.origins.name([value.node], (origin,))
         self.given |= dict.fromkeys(names, value)
 
     def graph(self, outputs: dict[str, Tensor]) -> EntryGraph:
-        """Return what was built."""
+        """Return the graph of the entry point."""
         return EntryGraph(
             {name: tensor.node for name, tensor in outputs.items()},
             [tensor.node for tensor in self.writes],
@@ -189,10 +189,10 @@ class _Frame:
 def driving_entries(
     interface: Interface, models: Sequence[OnnxModel], capacity: int
 ) -> dict[str, EntryGraph]:
-    """Return the entry "run", and "prepare" where dropped frames only advance queues.
+    """Return the entry "run", and "prepare" if dropped frames only advance queues.
 
-    Models are in run order, and frames have at most `capacity` bytes. Raises ModelError if the
-    models do not have the interface; says which one lacks what.
+    Models are in run order, and frames have at most `capacity` bytes. Raises ModelError if a model
+    does not match the interface; it names the model and what is missing.
     """
     memory = _make_memory(interface, models)
     entries = {"run": run_graph(interface, models, capacity, memory)}
@@ -202,7 +202,7 @@ def driving_entries(
 
 
 def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryGraph:
-    """Return what only advances image and desire queues; raise ModelError without them."""
+    """Return a graph that only advances image and desire queues; raise ModelError without them."""
     if not memory.images or memory.desire is None:
         raise ModelError(
             f'interface {interface.name}: drop policy "skip" needs queues of images and desires on '
@@ -214,10 +214,10 @@ def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryG
 def run_graph(
     interface: Interface, models: Sequence[OnnxModel], capacity: int, memory: Memory
 ) -> EntryGraph:
-    """Return what a whole frame computes.
+    """Return the graph of a complete frame.
 
-    Outputs are `<role>_outputs` (1, width) float32 of each model, raw. Raises ModelError if the
-    models do not have the interface; says which one lacks what.
+    Outputs are the raw `<role>_outputs` (1, width) float32 of each model. Raises ModelError if a
+    model does not match the interface; it names the model and what is missing.
     """
     frame = _frame(interface, capacity, memory)
     for name in interface.host_inputs:
@@ -232,7 +232,7 @@ def run_graph(
 
 
 def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
-    """Return a frame whose images and desire were pushed: what all entry points begin with."""
+    """Return a frame with new images and desire pushed, the beginning of all entry points."""
     frame = _Frame()
     frame.origins.name((state.node for state in memory.tensors), ())
     frames = {
@@ -251,7 +251,8 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
             inputs = [i for i, view in IMAGE_INPUTS.items() if view == name]
             frame.give(inputs, _images_seen(queue), f"images/{name}")
     if not memory.images:
-        # Stored once: a queue inside the model would sample the camera again for each of its rows.
+        # Stored once; a queue inside the model would otherwise sample the camera again for each
+        # row.
         pair = Tensor.stack([newest[name].contiguous() for name in VIEWS])
         frame.give(NEWEST_INPUTS, pair, "images")
     if interface.desire is None or memory.desire is None:
@@ -263,7 +264,7 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
 
 
 def _give_histories(frame: _Frame, interface: Interface, memory: Memory) -> None:
-    """Let models see histories that get their new row only after the run, and their own states."""
+    """Provide histories that are pushed only after the run, and the models' own states."""
     for name, rule, state in (
         (FEATURES_INPUT, interface.features, memory.features),
         (CURVATURES_INPUT, interface.curvature, memory.curvature),
@@ -275,7 +276,7 @@ def _give_histories(frame: _Frame, interface: Interface, memory: Memory) -> None
 
 
 def _run_model(frame: _Frame, part: ModelPart, model: OnnxModel, memory: Memory) -> Tensor:
-    """Return the output vector (1, width) of a model; its own states are stored."""
+    """Return the output vector (1, width) of a model, and store its own states."""
     types = _input_types(model)
     unknown = [name for name in types if name not in frame.given]
     if unknown:
@@ -303,7 +304,7 @@ def _next_state(ran: ImportedModel, name: str) -> Tensor:
 
 
 def _vector(ran: ImportedModel, part: ModelPart) -> Tensor:
-    """Return the output that slices cut: the only one, or that called "outputs"."""
+    """Return the output that slices refer to: the only one, or the one named "outputs"."""
     only = next(iter(ran.outputs.values())) if len(ran.outputs) == 1 else None
     vector = ran.outputs.get(SLICED_OUTPUT, only)
     if vector is None or vector.shape != (1, part.width):
@@ -322,7 +323,7 @@ def _remember_features(
     part: ModelPart,
     outputs: dict[str, Tensor],
 ) -> None:
-    """Push the hidden state once the first model that has one ran; later models may see it."""
+    """Push the hidden state after the first model that has one; later models can see it."""
     rule, state = interface.features, memory.features
     source = next((p for p in interface.models if HIDDEN_STATE in p.slices), None)
     if rule is None or state is None:
@@ -360,7 +361,7 @@ def _remember_curvature(
             f"{CURVATURE}, found none; the history of curvatures is made of it"
         )
     role, start, stop = interface.heads[CURVATURE]
-    # A head is means, then logs of deviations; one without deviations is as wide as a row.
+    # A head has means, then logs of deviations; without deviations it is as wide as a row.
     width = state[0].size
     if stop - start not in (width, 2 * width):
         raise ModelError(

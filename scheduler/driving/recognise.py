@@ -1,9 +1,9 @@
-"""Which interface the models of a driving program have, and why: docs/interfaces.md.
+"""Recognizes the interface of the models of a driving program, see docs/interfaces.md.
 
 roles by names of inputs -> revision declared, or the one that fits -> rules -> `derive`
 
-`--interface` declares a revision, else a TOML beside a model, `vision.toml` beside `vision.onnx`,
-else its checkpoint:
+A revision is declared by `--interface`, else by a TOML next to a model (`vision.toml` next to
+`vision.onnx`), else by the model's checkpoint. A TOML can also change rules:
 
     interface = "split-2025-07-02"
     [rules.action]
@@ -49,14 +49,14 @@ from scheduler.onnx_import.binding import declared as declared_tensor
 
 OPTION: Final = "declared by --interface"
 SEE = "see docs/formats/driving-models.md"
-DECLARE = 'declare another with --interface NAME, or interface = "NAME" in a TOML beside a model'
+DECLARE = 'declare another with --interface NAME, or interface = "NAME" in a TOML next to a model'
 ALONE = "without driving conventions: modeld compile --plain"
 CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A revision whose models have the roles of ours, and how ours differ from it."""
+    """A revision with the same roles as our models, and the differences between them."""
 
     revision: Revision
     inputs: tuple[str, ...]
@@ -65,7 +65,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The revision that is taken, why, and what else would be as good."""
+    """The chosen revision, the reason, and a note about equally good ones."""
 
     candidate: _Candidate
     reason: str
@@ -75,38 +75,39 @@ class _Choice:
 def recognise_driving(
     models: Sequence[OnnxModel], declared: str | None = None
 ) -> tuple[Interface, tuple[OnnxModel, ...], tuple[str, ...]]:
-    """Return the interface of models, the models in the order in which they run, and notes.
+    """Return the interface of models, the models in run order, and notes.
 
-    The revision is the declared one, else that of a TOML beside a model, else that of a known
-    checkpoint, else the newest one that fits (or the preferred one); a note says if others with
-    different rules fit, too. Raises ModelError, with all that is wrong at once, if the one to three
-    models are no complete driving model, contradict what is declared, or lack what the daemon
-    needs.
+    The revision is the declared one, else that of a TOML next to a model, else that of a known
+    checkpoint, else the newest one that fits (or the preferred one). A note says if others with
+    different rules would also fit. Raises ModelError, with all problems in one message, if the
+    models are not a complete driving model of one to three files, contradict the declaration, or
+    lack something that the daemon needs.
     """
     facts = [facts_of(model) for model in models]
     revisions = load_revisions()
     if declared is not None:
         _check_name(facts, declared, OPTION, revisions)
     roles = ordered(facts, None if declared is None else revisions[declared])
-    # In run order: what is said does not depend on the order of the files.
-    said = _driving_declaration([found for _, found in roles], declared, revisions)
-    choice = _choose(roles, said, revisions)
+    # In run order, so messages do not depend on the order of the files.
+    given = _driving_declaration([found for _, found in roles], declared, revisions)
+    choice = _choose(roles, given, revisions)
     revision = choice.candidate.revision
-    rules = _rules(revision, said)
+    rules = _rules(revision, given)
     parts = [
         _part(role, found, wanted)
         for (role, found), wanted in zip(roles, revision.models, strict=True)
     ]
-    problems = _problems(roles, choice.candidate, head_problems(parts, rules.action), said)
+    problems = _problems(roles, choice.candidate, head_problems(parts, rules.action), given)
     if problems:
         names = ", ".join(found.name for _, found in roles)
         raise ModelError(
-            f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.by_user else f"; {DECLARE}")
+            f"{names}: recognized as {revision.name} ({choice.reason}): "
+            f"{'; '.join(problems)}; {SEE}"
+            + ("" if given.by_user else f"; {DECLARE}")
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
-    interface = derive(revision.name, choice.reason + said.rules_text, parts, states, rules)
+    interface = derive(revision.name, choice.reason + given.rules_text, parts, states, rules)
     notes = [note for _, found in roles for note in found.model.notes]
     if choice.note:
         notes.append(choice.note)
@@ -114,30 +115,30 @@ def recognise_driving(
 
 
 def _choose(
-    roles: Sequence[tuple[str, ModelFacts]], said: Declaration, revisions: Mapping[str, Revision]
+    roles: Sequence[tuple[str, ModelFacts]], given: Declaration, revisions: Mapping[str, Revision]
 ) -> _Choice:
     names = [role for role, _ in roles]
-    if said.name is not None and not same_roles(revisions[said.name], names):
-        expected = [model.role for model in revisions[said.name].models]
+    if given.name is not None and not same_roles(revisions[given.name], names):
+        expected = [model.role for model in revisions[given.name].models]
         others = [name for name, revision in revisions.items() if same_roles(revision, names)]
         raise ModelError(
-            f"{', '.join(found.name for _, found in roles)}: interface {said.name} ({said.reason}) "
-            f"has the models {', '.join(expected)}; found {', '.join(names)}; declare one that has "
-            f"these: {', '.join(others)}"
+            f"{', '.join(found.name for _, found in roles)}: interface {given.name} "
+            f"({given.reason}) has the models {', '.join(expected)}; found {', '.join(names)}; "
+            f"declare one that has these: {', '.join(others)}"
         )
     all_candidates = [
         _candidate(revision, roles)
         for revision in revisions.values()
-        if same_roles(revision, names) and said.name in (None, revision.name)
+        if same_roles(revision, names) and given.name in (None, revision.name)
     ]
-    if said.name is not None:
-        return _Choice(all_candidates[0], said.reason)
+    if given.name is not None:
+        return _Choice(all_candidates[0], given.reason)
     by_inputs = [c for c in all_candidates if not c.inputs]
     exact = [c for c in by_inputs if not c.heads]
     if exact:
         return _best(exact)
     if by_inputs:
-        # Among those of the same inputs the one with the fewest other heads.
+        # Among revisions with the same inputs, prefer those with the fewest different heads.
         fewest = min(len(c.heads) for c in by_inputs)
         return _best([c for c in by_inputs if len(c.heads) == fewest], heads_differ=True)
     best = min(all_candidates, key=lambda c: (len(c.inputs), len(c.heads)))
@@ -145,7 +146,7 @@ def _choose(
 
 
 def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _Choice:
-    """Return the preferred or newest of revisions that fit; candidates are in order of time."""
+    """Return the preferred or newest of the revisions that fit; candidates are sorted by date."""
     chosen = next((c for c in candidates if c.revision.preferred), candidates[-1])
     name = chosen.revision.name
     others = [c.revision.name for c in candidates if c.revision.rules != chosen.revision.rules]
@@ -158,7 +159,7 @@ def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _C
     if heads_differ:
         reason = reason.replace("inputs and heads fit", "inputs fit")
     if others:
-        reason += f"; {', '.join(others)} would fit, too"
+        reason += f"; {', '.join(others)} would also fit"
     note = f"interface: assumed {name}, {reason}"
     if heads_differ:
         note += f"; where it differs: {'; '.join(chosen.heads.values())}"
@@ -179,19 +180,19 @@ def _problems(
     roles: Sequence[tuple[str, ModelFacts]],
     candidate: _Candidate,
     needed: Mapping[str, str],
-    said: Declaration,
+    given: Declaration,
 ) -> list[str]:
-    """Return all that is wrong; heads only count as other ones where an interface is declared."""
+    """Return all problems; other heads than the revision's count only if one is declared."""
     slices = [f"{found.name}: {text}" for _, found in roles for text in found.problems]
-    heads = {**needed, **candidate.heads} if said.name is not None else needed
+    heads = {**needed, **candidate.heads} if given.name is not None else needed
     return [*slices, *candidate.inputs, *heads.values()]
 
 
-def _rules(revision: Revision, said: Declaration) -> Rules:
-    if not said.rules:
+def _rules(revision: Revision, given: Declaration) -> Rules:
+    if not given.rules:
         return revision.rules
-    rules = merged(asdict(revision.rules), said.rules)
-    return make_rules(rules, Table(rules, said.rules_from, "rules"))
+    rules = merged(asdict(revision.rules), given.rules)
+    return make_rules(rules, Table(rules, given.rules_from, "rules"))
 
 
 def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:
@@ -209,22 +210,23 @@ def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:
     return ModelPart(role, found.checkpoint, found.width or 0, dict(found.slices), inputs)
 
 
-# --- What is declared of models: by an option, a TOML beside one, or its checkpoint -----------
+# --- Declarations: by an option, a TOML next to a model, or its checkpoint --------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is declared."""
+    """A declared interface."""
 
-    name: str | None = None  # of the revision; None where nothing names one
-    reason: str = ""  # who names it, for people; "" for nobody
-    rules: Mapping[str, Any] | None = None  # replace those of the revision: a table `[rules]`
-    rules_from: str = ""  # file that says so; "" for none
-    by_user: bool = False  # whether a person names it, not a known checkpoint
+    name: str | None = None  # name of the revision; None if nothing declares one
+    reason: str = ""  # origin of the name, for messages; "" without a name
+    # replacements for the revision's rules: a table `[rules]`
+    rules: Mapping[str, Any] | None = None
+    rules_from: str = ""  # file with the rules; "" without rules
+    by_user: bool = False  # whether a person declared the name, not a known checkpoint
 
     @property
     def rules_text(self) -> str:
-        """What the rules add to a reason: their file and their names; "" for none."""
+        """The addition to a reason that names the rules and their file; "" without rules."""
         if not self.rules:
             return ""
         return f"; rules of {self.rules_from}: {', '.join(_keys(self.rules))}"
@@ -233,13 +235,13 @@ class Declaration:
 def _driving_declaration(
     models: Sequence[ModelFacts], option: str | None, revisions: Mapping[str, Revision]
 ) -> Declaration:
-    """Return what is declared of driving models: see `declaration`, else by checkpoint.
+    """Return the declaration for driving models: see `declaration`, else by checkpoint.
 
-    Raises ModelError as `declaration` does, or if the checkpoints are of different interfaces.
+    Raises ModelError as `declaration` does, or if the checkpoints have different interfaces.
     """
-    said = declaration(models, option, revisions)
-    if said.name is not None:
-        return said
+    given = declaration(models, option, revisions)
+    if given.name is not None:
+        return given
     names = _known(models, revisions)
     if len(names) > 1:
         text = "; ".join(f"{name} {how}" for name, how in names.items())
@@ -249,8 +251,8 @@ def _driving_declaration(
         )
     for name, how in names.items():
         _check_name(models, name, how, revisions)
-        return replace(said, name=name, reason=how)
-    return said
+        return replace(given, name=name, reason=how)
+    return given
 
 
 def declaration(
@@ -259,10 +261,11 @@ def declaration(
     revisions: Collection[str],
     known_rules: RuleTable = RULES,
 ) -> Declaration:
-    """Return what is declared of models (in run order): by the option, else beside them.
+    """Return the declaration for models (in run order): by the option, else by TOML files.
 
-    A file beside them may name one of `revisions` and replace `known_rules`. Raises ModelError if a
-    name is no revision, or a file is unreadable, has an unknown key, or contradicts another one.
+    A TOML next to a model may name one of `revisions` and replace `known_rules`. Raises ModelError
+    if a name is no revision, or a file is unreadable, has an unknown key, or contradicts another
+    one.
     """
     files = list(_files(models, known_rules))
     rules, rules_from = _declared_rules(files)
@@ -271,9 +274,9 @@ def declaration(
         if name is not None:
             names.setdefault(name, f"declared by {file}")
     if len(names) > 1:
-        said = "; ".join(f"{name} {how}" for name, how in names.items())
+        listed = "; ".join(f"{name} {how}" for name, how in names.items())
         raise ModelError(
-            f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
+            f"{_names(models)}: interfaces contradict each other: {listed}; declare one only"
         )
     for name, how in names.items():
         _check_name(models, name, how, revisions)
@@ -284,7 +287,7 @@ def declaration(
 def _check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
-    """Raise ModelError for a name that is none of `revisions`; its text has the rest."""
+    """Raise ModelError for a name that is not in `revisions`, with advice."""
     if name in revisions:
         return
     for kind, others in (
@@ -306,8 +309,8 @@ def _checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> 
     table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
     for name, revision in revisions.items():
         table |= {_plain(f"example-{name}-{model.role}"): name for model in revision.models}
-    said = f"{_plain(checkpoint)} "
-    found = [key for key in table if said.startswith(f"{key} ")]
+    wanted = f"{_plain(checkpoint)} "
+    found = [key for key in table if wanted.startswith(f"{key} ")]
     return table[max(found, key=len)] if found else None
 
 
@@ -324,7 +327,7 @@ def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> d
 def _files(
     models: Sequence[ModelFacts], known_rules: RuleTable
 ) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
-    """Yield (file name, interface, rules) of each TOML beside a model."""
+    """Yield (file name, interface, rules) for each TOML next to a model."""
     for model in models:
         path = model.model.path and model.model.path.with_suffix(".toml")
         if path is None or not (path.exists() or path.is_symlink()):
@@ -345,12 +348,12 @@ def _declared_rules(
     files: Sequence[tuple[str, str | None, Mapping[str, Any]]],
 ) -> tuple[dict[str, Any], str]:
     rules: dict[str, Any] = {}
-    for file, _, said in files:
-        both = merged(rules, said)
-        if merged(said, rules) != both:
-            raise ModelError(f"{file}: rules: contradict those of the file beside the other model")
+    for file, _, own in files:
+        both = merged(rules, own)
+        if merged(own, rules) != both:
+            raise ModelError(f"{file}: rules: contradict those of the file next to the other model")
         rules = both
-    return rules, ", ".join(file for file, _, said in files if said)
+    return rules, ", ".join(file for file, _, own in files if own)
 
 
 def _keys(rules: Mapping[str, Any], at: str = "") -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""The table of known revisions: one declarative file each in `interfaces/`, read once when asked.
+"""Reads the table of known model revisions, one declarative file each in `interfaces/`.
 
-A revision says which models it has, their inputs, heads and widths, and the rules that nobody can
-read off a model. docs/interfaces.md describes the files. The same checks read a TOML beside an ONNX
-(see `recognise`). A mistake is one ModelError that names file and key:
+A revision lists its models, their inputs, heads and widths, and the rules that cannot be derived
+from a model. docs/interfaces.md describes the files. The same checks apply to a TOML next to an
+ONNX file (see `recognise`). A mistake raises a ModelError that names file and key:
 
     tr2.toml: rules.image_mod: unknown key, did you mean image_mode?
 """
@@ -29,7 +29,7 @@ from runtime.format.interfaces import (
 )
 from scheduler.errors import ModelError
 
-# Key -> the words it may have, or its type; a float in 0..10 may also be written as an int.
+# Key -> its possible words, or its type; a float in 0..10 may also be written as an int.
 RuleTable = Mapping[str, tuple[str, ...] | type]
 ACTION_RULES: Final[RuleTable] = {
     "lateral": LATERAL_RULES,
@@ -61,7 +61,7 @@ LARGEST = 10.0  # seconds, m/s
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What cannot be read off names, shapes and slices; the meaning is that of `Interface`."""
+    """Properties not visible in names, shapes and slices; see `Interface` for their meaning."""
 
     image_mode: str
     drop_policy: str
@@ -72,7 +72,7 @@ class Rules:
 
 
 class Table:
-    """One table of a TOML file; every mistake is a ModelError that names file and key."""
+    """One table of a TOML file. Every mistake raises a ModelError that names file and key."""
 
     def __init__(self, value: Mapping[str, Any], file: str, at: str = "") -> None:
         self.value = value
@@ -80,11 +80,11 @@ class Table:
         self.at = at
 
     def error(self, key: str, what: str) -> ModelError:
-        """Return the error about a key."""
+        """Return the error for a key."""
         return ModelError(f"{self.file}: {self._path(key)}: {what}")
 
     def only(self, known: Sequence[str]) -> None:
-        """Raise ModelError for the first key that is none of `known`."""
+        """Raise ModelError for the first key that is not in `known`."""
         for key in self.value:
             if key not in known:
                 close = get_close_matches(key, known, n=1)
@@ -94,7 +94,7 @@ class Table:
                 raise self.error(key, f"unknown key, {advice}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return the value of a key, of type `kind`, or the default, or raise ModelError."""
+        """Return the value of a key with type `kind`, or the default; else raise ModelError."""
         if key not in self.value:
             if default is None:
                 raise self.error(key, "is missing")
@@ -108,25 +108,25 @@ class Table:
         return item
 
     def choice(self, key: str, words: Sequence[str]) -> str:
-        """Return the value of a key, one of `words`."""
+        """Return the value of a key, which must be one of `words`."""
         item: str = self.get(key, str)
         if item not in words:
             raise self.error(key, f"expected one of {', '.join(words)}, found {item[:40]!r}")
         return item
 
     def table(self, key: str) -> Table:
-        """Return the table under a key; an empty one where it is missing."""
+        """Return the table under a key; an empty one if the key is missing."""
         return Table(self.get(key, dict, {}), self.file, self._path(key))
 
     def tables(self, key: str) -> list[Table]:
-        """Return the list of tables under a key; an empty one where it is missing."""
+        """Return the list of tables under a key; an empty one if the key is missing."""
         items = self.get(key, list, [])
         if any(type(item) is not dict for item in items):
             raise self.error(key, f"expected [[{key}]] tables")
         return [Table(item, self.file, f"{self._path(key)}[{i}]") for i, item in enumerate(items)]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Return the value of a key, a list of counts."""
+        """Return the value of a key, a list of axis sizes."""
         item = self.get(key, list)
         if any(type(size) is not int or size < 1 for size in item):
             raise self.error(key, f"expected a shape such as [1, 25, 8], found {str(item)[:40]}")
@@ -137,7 +137,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Return the content of a TOML file; raise ModelError if it cannot be read or is no TOML."""
+    """Return the content of a TOML file; raise ModelError if it is unreadable or invalid."""
     try:
         return Table(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -146,20 +146,20 @@ def read_table(path: Path) -> Table:
 
 
 def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
-    """Return what a table `[rules]` says, a part of all rules; `action` is a dict again.
+    """Return the content of a `[rules]` table, which may set any part of the rules.
 
-    `known` is RULES or MONITORING_RULES. Raises ModelError for an unknown key, a wrong type or an
-    unknown word.
+    `action` is a nested dict. `known` is RULES or MONITORING_RULES. Raises ModelError for an
+    unknown key, a wrong type or an unknown word.
     """
-    said = _checked(table, known)
+    rules = _checked(table, known)
     if "action" in table.value:
-        said["action"] = _checked(table.table("action"), ACTION_RULES)
-    return said
+        rules["action"] = _checked(table.table("action"), ACTION_RULES)
+    return rules
 
 
-def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
-    """Return complete rules, or raise a ModelError worded for `table`."""
-    complete = {**OPTIONAL_RULES, **said}
+def make_rules(given: Mapping[str, Any], table: Table) -> Rules:
+    """Return complete rules; raise a ModelError worded for `table` if a rule is missing."""
+    complete = {**OPTIONAL_RULES, **given}
     action = complete.get("action", {})
     for key in RULES:
         if key not in complete:
@@ -171,7 +171,7 @@ def make_rules(said: Mapping[str, Any], table: Table) -> Rules:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `over`, tables merged key by key."""
+    """Return `base` with the values of `over`; tables are merged key by key."""
     found = dict(base)
     for key, value in over.items():
         old = found.get(key)
@@ -195,7 +195,7 @@ def _checked(table: Table, known: RuleTable) -> dict[str, Any]:
 FOLDER: Final = Path(__file__).with_name("interfaces")
 KINDS: Final = ("driving", "monitoring")
 TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
-OWN_KEYS: Final = ("title", "since", "preferred")  # those that no base gives
+OWN_KEYS: Final = ("title", "since", "preferred")  # keys that are not inherited from a base
 MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
 IMAGE_TYPES: Final = ("uint8", "float32", "float16")
 STATE_TYPES: Final = ("uint8", "float32", "float16")
@@ -205,22 +205,24 @@ STATE_TYPES: Final = ("uint8", "float32", "float16")
 class RevisionModel:
     """One model of a revision."""
 
-    role: str  # as in `ModelPart`
-    images: str  # element type of its images
-    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" ends optional keys
+    role: str  # role, as in `ModelPart`
+    images: str  # element type of its image inputs
+    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" marks optional inputs
     heads: tuple[tuple[str, int], ...]  # (name, width) in the order of the output vector
-    pad: int  # values after the last head; -1 where `pad` is the whole output under a second name
-    states: Mapping[str, tuple[tuple[int, ...], str]]  # of outputs `next_<name>`: (shape, dtype)
-    sliced: bool = True  # whether the ONNX says where its heads are; else `heads` does
+    pad: int  # values after the last head; -1 if `pad` is another name for the whole output
+    # (shape, dtype) of each state, updated by an output `next_<name>`
+    states: Mapping[str, tuple[tuple[int, ...], str]]
+    # whether the ONNX file has the slices of its heads; else `heads` defines them
+    sliced: bool = True
 
     @property
     def width(self) -> int:
-        """Values of the output vector."""
+        """Number of values in the output vector."""
         return sum(width for _, width in self.heads) + max(self.pad, 0)
 
     @property
     def slices(self) -> dict[str, tuple[int, int]]:
-        """Head -> (start, stop) of the output vector, without `pad`."""
+        """Head -> (start, stop) in the output vector, without `pad`."""
         found, start = {}, 0
         for head, width in self.heads:
             found[head] = (start, start + width)
@@ -232,34 +234,34 @@ class RevisionModel:
 class Revision:
     """One row of the table."""
 
-    name: str  # of the file, without its ending
-    title: str  # for people
+    name: str  # name of the file, without its extension
+    title: str  # title for messages
     since: str  # day or month of the first model
     models: tuple[RevisionModel, ...]  # in the order in which they run in a frame
-    rules: Rules  # what is declared
-    preferred: bool = False  # taken before newer revisions of the same inputs and heads
+    rules: Rules  # the declared rules
+    preferred: bool = False  # chosen before newer revisions with the same inputs and heads
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringRevision:
     """One kind of driver monitoring model."""
 
-    name: str  # of the file, without its ending
-    title: str  # for people
+    name: str  # name of the file, without its extension
+    title: str  # title for messages
     since: str  # day or month of the first model
     model: RevisionModel  # its inputs and heads
-    image_mode: str  # of IMAGE_MODES
-    stds: str  # of STD_RULES, how deviations are written
+    image_mode: str  # one of IMAGE_MODES
+    stds: str  # one of STD_RULES: the encoding of standard deviations
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
-    """Return all driving revisions by name, in order of days; a ModelError names a bad key."""
+    """Return all driving revisions by name, sorted by date; a ModelError names a bad key."""
     found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 
 def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
-    """Return all revisions of driver monitoring models as `load_revisions` does."""
+    """Return all driver monitoring revisions, as `load_revisions` does."""
     found = []
     for name, table in _tables(folder, "monitoring").items():
         models = [_model(t) for t in table.tables("models")]
@@ -267,14 +269,14 @@ def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
             raise table.error("models", f"expected one model, found {len(models)}")
         rules = table.table("rules")
         rules.only(list(MONITORING_RULES))
-        said = {key: rules.choice(key, words) for key, words in MONITORING_RULES.items()}
+        values = {key: rules.choice(key, words) for key, words in MONITORING_RULES.items()}
         title, since = table.get("title", str), table.get("since", str)
-        found.append(MonitoringRevision(name, title, since, models[0], **said))
+        found.append(MonitoringRevision(name, title, since, models[0], **values))
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 
 def _tables(folder: Path, kind: str) -> dict[str, Table]:
-    """Return the files of a kind by name, what they take from others filled in."""
+    """Return the files of a kind by name, with the values of their bases filled in."""
     files = {path.stem: read_table(path) for path in sorted(folder.glob("*.toml"))}
     complete = {name: _completed(name, files, ()) for name in files}
     return {
@@ -294,7 +296,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
     if not base:
         return table
     if base not in files or base in (*users, name):
-        what = "itself" if base in files else f"{base!r}, which is no file"
+        what = "itself" if base in files else f"{base!r}, which is not a file"
         raise table.error("base", f"expected another revision, found {what}")
     below = _completed(base, files, (*users, name)).value
     models = {model["role"]: model for model in below.get("models", [])}
@@ -307,7 +309,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model with its changes: `heads` and `widths` of the base never mix with ours."""
+    """Return a model with its changes; new `heads` also discard the `widths` of the base."""
     if "heads" in new:
         old = {key: value for key, value in old.items() if key != "widths"}
     return merged(old, new)

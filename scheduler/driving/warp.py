@@ -1,15 +1,15 @@
-"""The warp of a camera frame to what a model sees: perspective, NV12, packing to 6 channels.
+"""Warps a camera frame to a model's view: perspective, NV12, packing to 6 channels.
 
-The layout of the frame is given at run time, so that one program takes cameras of any size. Two
-rules of sampling:
+The layout of the frame is given at run time, so one program supports cameras of any size. There are
+two sampling rules:
 
-    bilinear   fixed point in the manner of OpenCV's warpPerspective: source positions are rounded
-               to 1/32 pixel, tap weights to 1/2^15, the rest is integer arithmetic
+    bilinear   fixed point as in OpenCV's warpPerspective: source positions are rounded to 1/32
+               pixel, tap weights to 1/2^15, everything else is integer arithmetic
     nearest    positions are rounded to whole pixels, half to even
 
-All floating-point steps are single operations in float32 (no contraction), so that the result is
-the same bits on every device. A position that is not a number is the first row or column.
-Whatever a geometry says, nothing outside of the frame's buffer is read: a gather stays inside.
+All floating-point steps are single operations in float32 (no contraction), so the result has the
+same bits on every device. A NaN position becomes the first row or column. No geometry can make the
+warp read outside the frame's buffer, because the gather clips its indices.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
 
 BILINEAR, NEAREST = "bilinear", "nearest"
-POSITION_BITS = 5  # bilinear: source position in 1/32 pixel
-WEIGHT_BITS = 15  # tap weights in 1/2^15
+POSITION_BITS = 5  # bilinear: source positions in 1/32 pixel
+WEIGHT_BITS = 15  # bilinear: tap weights in 1/2^15
 MODEL_WIDTH, MODEL_HEIGHT = 512, 256  # luma pixels of the driving model's view
-MONITORING_WIDTH, MONITORING_HEIGHT = 1440, 960  # of the driver monitoring model's
-# Beyond this a position is outside any image (int16 pixels at 1/32): clamping it first keeps the
-# conversion to int defined and cannot change the result.
+MONITORING_WIDTH, MONITORING_HEIGHT = 1440, 960  # luma pixels of the driver monitoring model's view
+# A position beyond this is outside any image (int16 pixels at 1/32). Clamping it first keeps the
+# conversion to int defined and does not change the result.
 FAR = float(2**21)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """One channel inside a frame, where all but the step is known at run time, each int32."""
+    """One channel inside a frame. All values but `step` are only known at run time, each int32."""
 
-    last_column: Tensor  # last_column, last_row: greatest index of a sample
+    last_column: Tensor  # greatest indices of a sample (last_column, last_row)
     last_row: Tensor
     offset: Tensor | int  # bytes before the first sample
-    step: int  # bytes from sample to sample
-    stride: Tensor  # bytes from row to row
+    step: int  # bytes between samples
+    stride: Tensor  # bytes between rows
 
 
 def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
     """Return the driving model's view of a camera frame.
 
     Args:
-        frame: (capacity,) uint8, NV12; what lies behind the planes is not used.
+        frame: (capacity,) uint8, NV12; bytes after the planes are unused.
         transform: (3, 3) float32, model pixel -> camera pixel (homogeneous, luma resolution).
         geometry: (4,) int32: width and height in luma pixels, stride in bytes, byte offset of the
             chroma plane.
@@ -56,7 +56,7 @@ def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -
     """
     y = _luma(frame, transform, geometry, mode, MODEL_WIDTH, MODEL_HEIGHT)
     half = half_resolution(transform) if mode == BILINEAR else half_index(transform)
-    # U and V sample the same positions: they are stored once and read twice.
+    # U and V are sampled at the same positions, which are stored once and read twice.
     at = [p.contiguous() for p in _positions(half, mode, MODEL_WIDTH // 2, MODEL_HEIGHT // 2)]
     columns, rows, stride, offset = (geometry[i] for i in range(4))
     last = (columns >> 1) - 1, (rows >> 1) - 1
@@ -66,12 +66,12 @@ def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -
 
 
 def luma_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
-    """Return the monitoring model's view of luma, (960, 1440) uint8; see `model_image`."""
+    """Return the monitoring model's view, luma of (960, 1440) uint8; see `model_image`."""
     return _luma(frame, transform, geometry, mode, MONITORING_WIDTH, MONITORING_HEIGHT)
 
 
 def half_resolution(transform: Tensor) -> Tensor:
-    """Return the transform between half-resolution images, pixel centres kept: S_in * M * S_out.
+    """Return the transform between half-resolution images, keeping pixel centers: S_in * M * S_out.
 
     S_out maps a chroma pixel to luma (x*2 + 0.5), S_in maps luma to chroma ((x - 0.5)*0.5).
     """
@@ -82,9 +82,9 @@ def half_resolution(transform: Tensor) -> Tensor:
 
 
 def half_index(transform: Tensor) -> Tensor:
-    """Return the transform between half-resolution images, indices halved: S^-1 * M * S.
+    """Return the transform between half-resolution images, with halved indices: S^-1 * M * S.
 
-    Every chroma sample counts as that of its even luma pixel, as the nearest rule has it.
+    A chroma sample is taken at its even luma pixel, as the nearest rule requires.
     """
     row, column = Tensor.arange(3).reshape(3, 1), Tensor.arange(3).reshape(1, 3)
     last_row, last_column = row.eq(2), column.eq(2)
@@ -97,7 +97,7 @@ def _luma(frame: Tensor, m: Tensor, geometry: Tensor, mode: str, width: int, hei
 
 
 def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, Tensor]:
-    """Return source x and y, each (height, width) int32: in 1/32 pixel, or pixels if "nearest"."""
+    """Return source x and y, each (height, width) int32: in 1/32 pixel, in pixels if "nearest"."""
     x = Tensor.arange(width, dtype=dt.float32).reshape(1, width)
     y = Tensor.arange(height, dtype=dt.float32).reshape(height, 1)
 
@@ -107,20 +107,20 @@ def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, T
     w = row(2)
     if mode == BILINEAR:
         scale = w.eq(0.0).where(0.0, float(1 << POSITION_BITS) / w)
-        return _whole(row(0) * scale, -FAR), _whole(row(1) * scale, -FAR)
+        return _rounded(row(0) * scale, -FAR), _rounded(row(1) * scale, -FAR)
     sx, sy = (w.eq(0.0).where(0.0, row(i) / w) for i in (0, 1))
-    return _whole(sx, 0.0), _whole(sy, 0.0)
+    return _rounded(sx, 0.0), _rounded(sy, 0.0)
 
 
-def _whole(position: Tensor, low: float) -> Tensor:
-    """Return positions rounded to int32 from `low` on; what is not a number is `low`."""
+def _rounded(position: Tensor, low: float) -> Tensor:
+    """Return positions rounded to int32 and clipped to [low, FAR]; NaN becomes `low`."""
     near = position.round()
     # A comparison with NaN is false.
     return (near >= low).where(near.minimum(FAR), low).cast(dt.int32)
 
 
 def _sample(frame: Tensor, plane: _Plane, mode: str, sx: Tensor, sy: Tensor) -> Tensor:
-    """Return uint8 of the shape of the positions: one plane of the frame."""
+    """Return the samples of one plane at the given positions, uint8."""
     if mode == NEAREST:
         return _read(frame, plane, sx, sy)
     fraction = (1 << POSITION_BITS) - 1
@@ -137,11 +137,11 @@ def _sample(frame: Tensor, plane: _Plane, mode: str, sx: Tensor, sy: Tensor) -> 
 
 
 def _read(frame: Tensor, plane: _Plane, x: Tensor, y: Tensor) -> Tensor:
-    """Return samples of the frame; outside of the plane its border repeats."""
+    """Return samples of a plane; outside of it, the border repeats."""
     column = x.maximum(0).minimum(plane.last_column)
     line = y.maximum(0).minimum(plane.last_row)
     address = line * plane.stride + column * plane.step + plane.offset
-    # Whatever the geometry says. A gather takes care of that, too, and of negative indices.
+    # Valid for any geometry. The gather also clips, and handles negative indices.
     return frame.gather(address.clip(0, frame.size - 1))
 
 

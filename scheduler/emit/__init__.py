@@ -1,1 +1,1 @@
-"""Schedules as the plain data of an artifact."""
+"""Converts schedules to the plain data of an artifact."""

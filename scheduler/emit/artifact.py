@@ -1,6 +1,7 @@
-"""Write schedules down as the plain data of an artifact: programs, kernels, buffers, entry points.
+"""Converts schedules to the plain data of an artifact: programs, kernels, buffers, entry points.
 
-Names come from content hashes and from counters in launch order, never from object identity.
+Names come from content hashes and from counters in launch order, never from object identity, so
+equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -36,26 +37,27 @@ from scheduler.lower import LoweredKernel
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude.prelude import prelude_of
 
-# One compiler start-up serves several, and several programs can be built at once.
+# Several kernels share one start of the compiler, and several programs can be built in parallel.
 KERNELS_PER_PROGRAM = 16
 
 
 @dataclass(slots=True)
 class Emitted:
-    """The manifest fields the compiler knows, and the weight blob they refer to."""
+    """The manifest fields that the compiler knows, and the weight data they refer to."""
 
-    manifest: dict[str, Any]  # the fields of an artifact, less those that only its caller knows
+    manifest: dict[str, Any]  # fields of an artifact, without those that only the caller knows
     data: bytes  # bytes of the weights
-    arena_unplanned: int  # bytes of the intermediates without reuse, of the largest entry
-    plans: Mapping[str, Schedule] = field(default_factory=dict)  # by entry name; none if kept
+    arena_unplanned: int  # bytes of the largest entry's intermediates without reuse
+    # schedules by entry name; empty if not kept
+    plans: Mapping[str, Schedule] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Kernel:
     """A kernel function, which several launches may share."""
 
-    code: KernelCode  # what was rendered
-    kind: str  # as in `LoweredKernel`
+    code: KernelCode  # the rendered code
+    kind: str  # kind, as in `LoweredKernel`
     origins: list[str] = field(default_factory=list)  # ONNX nodes that its launches compute
 
     def text(self, name: str) -> str:
@@ -63,7 +65,7 @@ class _Kernel:
         return self.code.definition(name)
 
     def facts(self, start: int, end: int) -> dict[str, Any]:
-        """Return what the manifest says of the code, given the characters of its program."""
+        """Return the manifest's description of the code, at these positions in its program."""
         needs = self.code.needs
         return {
             "kind": self.kind,
@@ -97,25 +99,25 @@ class _Writer:
             if buffer.kind == "weight" and buffer.data is not None:
                 self._by_buffer[buffer] = self.weight(buffer.data, buffer.name)
             else:
-                # A buffer of the host has no content in the file, only its size.
+                # The file has only the size of a host buffer, no content.
                 size = _stored_bytes(buffer.shape, buffer.dtype)
                 entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
                 if buffer.partial:
                     entry["partial"] = True
                 if buffer.kind == "state":
-                    # Zeros, for which the file holds no bytes.
+                    # Zeros, which need no bytes in the file.
                     entry["reset"] = -1
                 self._by_buffer[buffer] = self.add(entry)
         return self._by_buffer[buffer]
 
     def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
-        """Return the index of a weight, appending its bytes once per content."""
+        """Return the index of a weight; equal content is stored once."""
         raw = np.asarray(data, order="C").tobytes()
-        # Kernels read equal bytes of another type or form in their own way.
+        # Equal bytes with another type or shape are separate buffers.
         form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")
         digest = hashlib.sha256(form.encode() + raw).digest()
         if digest not in self._by_digest:
-            # Windows of OpenCL buffers must be aligned.
+            # Offsets of OpenCL sub-buffers must be aligned.
             self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
             entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
             self.data.extend(raw)
@@ -131,8 +133,8 @@ class _Writer:
         return len(self.buffers) - 1
 
     def kernel_name(self, kernel: LoweredKernel) -> str:
-        """Return the name of a kernel's code; equal texts are one function."""
-        # The name is then the same in the next compilation.
+        """Return the name of a kernel's code; equal texts share one function."""
+        # A content hash keeps the name stable between compilations.
         digest = hashlib.sha256(kernel.code.text.encode()).hexdigest()[:12]
         group = kernel.code.group
         name = f"{kernel.kind}_{digest}" + (f"_{group}" if group > 1 else "")
@@ -143,8 +145,8 @@ class _Writer:
     def _function_of(self, name: str, kernel: LoweredKernel) -> int:
         """Return the number of a kernel's function in the megakernel, -1 if it has none."""
         if not is_callable(kernel):
-            # The number counts functions, not kernels: launches of one text share it.
             return -1
+        # Launches of equal text share a function and its number.
         return self.functions.setdefault(name, len(self.functions))
 
     def entry(self, schedule: Schedule) -> dict[str, Any]:
@@ -179,7 +181,7 @@ class _Writer:
         return {"inputs": inputs, "outputs": outputs, "launches": launches}
 
     def _place(self, schedule: Schedule) -> dict[Node, int]:
-        """Give every node of an entry a buffer; intermediates are in the arena."""
+        """Assign a buffer to every node of an entry; intermediates are in the arena."""
         place: dict[Node, int] = {}
         for name, node in schedule.outputs.items():
             size = _stored_bytes(node.shape, node.dtype)
@@ -191,11 +193,11 @@ class _Writer:
             for node in touched:
                 if node.op is Op.BUFFER:
                     place[node] = self.buffer_of(node.arg)
-        # An ASSIGN in place has no storage but that of its state.
+        # An ASSIGN in place uses the storage of its state.
         for node, state in states_in_place(schedule.launches).items():
             place[node] = place[state]
         arena = schedule.arena()
-        # Entries run one at a time, so they share one arena of the largest one's size.
+        # Entries run one at a time, so they share one arena with the size of the largest.
         self.arena_size = max(self.arena_size, arena.size)
         self.arena_unplanned = max(self.arena_unplanned, arena.unplanned)
         for node, life in arena.lives.items():
@@ -204,13 +206,14 @@ class _Writer:
                 kind, offset = node.dtype.name, arena.offsets[node]
                 entry = _entry(f"t{life.first}", "arena", kind, node.shape, offset, life.size)
                 place[node] = self.add(entry)
-            else:  # the same buffer, not another one at its place: OpenCL leaves that undefined
+            # the same buffer, not another at its place: overlapping buffers are undefined in OpenCL
+            else:
                 place[node] = place[owner]
         self._place_images(schedule, arena, place)
         return place
 
     def _place_images(self, schedule: Schedule, arena: Arena, place: dict[Node, int]) -> None:
-        """Give intermediates that are images one each, or that of another one of their size."""
+        """Assign an image to each intermediate in an image; equal sizes may share one."""
         images = image_nodes(schedule.lowered)
         for node, owner in share_images(images, arena.images).items():
             if owner is node:
@@ -222,9 +225,9 @@ class _Writer:
                 place[node] = place[owner]
 
     def programs(self, options: str) -> list[dict[str, Any]]:
-        """Group kernels into programs, say where each is to be found, return the programs."""
+        """Group kernels into programs, record the position of each, and return the programs."""
         names = list(self.codes)
-        # Positions are taken while the source grows.
+        # Positions are recorded while the source grows.
         found: dict[str, tuple[int, dict[str, Any]]] = {}
         result: list[dict[str, Any]] = []
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
@@ -246,7 +249,7 @@ class _Writer:
     def megakernel(
         self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Append the megakernel, if the row takes it and it saves launches; return its entry."""
+        """Append the megakernel if the row supports it and it saves launches; return its entry."""
         most = max(
             (
                 sum(self.kernels[i]["function"] >= 0 for i in e["launches"])
@@ -254,7 +257,7 @@ class _Writer:
             ),
             default=0,
         )
-        # Readers then see no megakernel at all.
+        # Without a megakernel, no kernel has a function number.
         if most < LEAST_LAUNCHES or not self.host_clang:
             for kernel in self.kernels:
                 kernel["function"] = -1
@@ -268,7 +271,7 @@ class _Writer:
 
 
 def _stored_bytes(shape: tuple[int, ...], dtype: DType) -> int:
-    """Return the size of a buffer; no device makes one of no bytes, so that is one element."""
+    """Return the bytes of a buffer; empty ones have one element, as OpenCL has no empty buffers."""
     return dtype.itemsize * max(prod(shape), 1)
 
 
@@ -286,20 +289,20 @@ def _entry(
 
 
 def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
-    """Return what half storage did, by entry, and what halves and sums mean; nothing as usual."""
+    """Return the fp16 report of each entry and the fp16 and sum rules, without the defaults."""
     reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
     halves = next((s.halves for s in entries.values() if s.halves), "")
     numerics = next((s.numerics for s in entries.values() if s.numerics != FAST), "")
-    said = {"precision": reports, "halves": halves, "numerics": numerics}
-    return {name: value for name, value in said.items() if value}
+    facts = {"precision": reports, "halves": halves, "numerics": numerics}
+    return {name: value for name, value in facts.items() if value}
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
     """Return the manifest and data of an artifact; the caller adds target, metadata and models.
 
-    Entries are schedules by name, whose shared states and weights are stored once. `kind` is
-    "plain" or "driving", `options` go to the OpenCL compiler. Raises SchedulerError if an
-    intermediate is never read (an internal error).
+    `entries` are schedules by name; their shared states and weights are stored once. `kind` is
+    "plain", "driving" or "monitoring"; `options` are passed to the OpenCL compiler. Raises
+    SchedulerError if an intermediate is never read (an internal error).
     """
     # All entries are compiled for one target.
     spec = next((s.spec for s in entries.values()), DEFAULT)

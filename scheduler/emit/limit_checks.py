@@ -1,8 +1,8 @@
-"""Check that an artifact stays within the limits of its target, before a device refuses it.
+"""Checks that an artifact is within the limits of its target, before a device rejects it.
 
-Every limit has a name, which `DeviceLimitError.limit` carries. Figures are those of the target's
-row in `scheduler.device.spec`. What only the device's compiler knows, registers above all, is not
-checked.
+Each limit has a name, stored in `DeviceLimitError.limit`. The values are those of the target's row
+in `scheduler.device.spec`. Properties known only to the device's compiler, above all registers, are
+not checked.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from scheduler.errors import DeviceLimitError
 from scheduler.kernelize.store_plan import Refused
 from scheduler.lower import LoweredKernel
 
-# Name, what the target takes, what was found.
+# (name, largest value on the target, value found)
 Check = tuple[str, int, int]
 
 
 def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
-    """Check everything a target limits.
+    """Check all limits of a target.
 
     Raises:
-        DeviceLimitError: the first limit that is broken: its name, where, and by how much.
+        DeviceLimitError: the first exceeded limit, with its name, the location and the excess.
     """
     for where, checks in _checks(manifest, spec):
         for name, problem in _broken(checks, spec):
             advice = "compile for another --target or a smaller input"
             raise DeviceLimitError(name, f"{where}: {problem}; {advice}")
     for kernel in manifest["kernels"]:
-        # Ranges and constants were folded before: it computes in float64.
+        # Ranges and constants were folded earlier, so the kernel really computes in float64.
         if kernel["code"]["float64"] and not spec.float64:
             raise DeviceLimitError(
                 "float64",
@@ -41,7 +41,7 @@ def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
 
 
 def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Refused | None:
-    """Return the first kernel that breaks a limit which a smaller one might not, or None."""
+    """Return the first kernel that exceeds a limit which a smaller kernel may meet, or None."""
     for lowered in kernels:
         code = lowered.code
         images = [p.image is not None for p in code.parameters]
@@ -52,14 +52,14 @@ def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Ref
 
 
 def _broken(checks: Sequence[Check], spec: DeviceSpec) -> Iterator[tuple[str, str]]:
-    """Yield the name of each broken limit, and what is wrong."""
+    """Yield the name of each exceeded limit, and the message."""
     for name, most, found in checks:
         if found > most:
             yield name, f"{name}: expected at most {most} on target {spec.target}, found {found}"
 
 
 def _checks(manifest: Mapping[str, Any], spec: DeviceSpec) -> Iterator[tuple[str, list[Check]]]:
-    """Yield for each buffer, image and kernel what messages call it, and its checks."""
+    """Yield, for each buffer, image and kernel, its name in messages and its checks."""
     sizes = [(f"buffer {b['name']!r}", b["size"]) for b in manifest["buffers"]]
     for where, size in (*sizes, ("the arena", manifest["arena_size"])):
         yield where, [("allocation bytes", spec.max_alloc_bytes, size)]
@@ -89,11 +89,11 @@ def _of_kernel(
     """Return the checks of a kernel.
 
     Args:
-        images: of each argument, whether it is an image; the written ones come first.
-        writes: arguments that the kernel writes.
-        local_bytes: local memory of a work-group.
-        spec: the device.
-        group: work-items of a work-group; a smaller kernel has no fewer.
+        images: for each argument, whether it is an image; written ones come first.
+        writes: number of arguments that the kernel writes.
+        local_bytes: local memory per work-group.
+        spec: the device row.
+        group: work-items per work-group; even a small kernel has this many.
     """
     limits, written = spec.limits, sum(images[:writes])
     checks = [("argument bytes", limits.parameter_bytes, len(images) * limits.pointer_bytes)]

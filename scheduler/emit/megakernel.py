@@ -1,14 +1,15 @@
-"""Write the megakernel: all kernels of an artifact as functions, and one kernel that runs them.
+"""Writes the megakernel: all kernels of an artifact as functions, and one kernel that runs them.
 
     launch a, launch b, launch c     ->     launch replay(table, 0, 3)
     each work-group:  for record in table:  take tasks of it until none is left, and run them
                                             wait until all of its tasks are done
 
-A launch with work costs about 20 us on a CPU (PoCL 3.0, 2 cores): waking the workers.
-runtime/run/megakernel.py describes records, the table and the counters.
+On a CPU, a launch costs about 20 us for waking the workers (PoCL 3.0, 2 cores). The megakernel
+avoids that. runtime/run/megakernel.py describes records, the table and the counters.
 
-A work-group waits only for tasks that another one *took*, so it is running. One that starts late
-finds nothing left; one alone does everything. The last one to leave sets the counters back to zero.
+A work-group waits only for tasks that another work-group has *taken*, so that one is running. A
+work-group that starts late finds nothing left; a single one does everything. The last one to leave
+resets the counters to zero.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from scheduler.lower import LoweredKernel
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude.prelude import prelude_of
 
-# Name of the kernel, its argument order and the table's layout are part of the ABI.
+# Name of the kernel; its argument order and the table's layout are also part of the ABI.
 KERNEL_NAME = "replay"
-# Fewer launches than this gain nothing from being one.
+# With fewer launches than this, a megakernel saves nothing.
 LEAST_LAUNCHES = 2
 
 _HEADER = """
@@ -169,24 +170,24 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
 class Function:
     """One kernel as a function of the megakernel."""
 
-    name: str  # as in the other programs
-    code: KernelCode  # of the kernel; its parameters are all pointers to global memory
+    name: str  # the kernel's name in the other programs
+    code: KernelCode  # code of the kernel; all parameters are pointers to global memory
     origins: Sequence[str] = ()  # ONNX nodes, for the comment above it
 
 
 def is_callable(kernel: LoweredKernel) -> bool:
-    """Whether a kernel can be a function: buffers only, one work-item a group, nothing shared."""
+    """Whether a kernel can be a function: buffers only, one work-item per group, nothing shared."""
     return kernel.code.group == 1 and kernel.code.is_callable
 
 
 def origin_comment(origins: Sequence[str]) -> str:
-    """Return the comment above a kernel, which names the ONNX nodes that it comes from."""
+    """Return the comment above a kernel, which names its ONNX nodes."""
     shown = ", ".join(origin.replace("*/", "* /") for origin in origins) or "-"
     return f"\n/* {shown} */\n"
 
 
 def megakernel_source(functions: Sequence[Function]) -> str:
-    """Return the OpenCL C of the megakernel; function n is number n of its switch."""
+    """Return the OpenCL C of the megakernel; function n is case n of its switch."""
     bodies, runners, cases = [], [], []
     for number, function in enumerate(functions):
         code = function.code

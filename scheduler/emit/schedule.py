@@ -1,11 +1,12 @@
-"""Schedule: the kernels that one entry point runs, in order, and the arena of its intermediates.
+"""Defines Schedule: the ordered kernels of one entry point, and the memory of its intermediates.
 
-Intermediates share an image if their size is the same and their lives do not overlap:
+Intermediates in buffers share an arena. Those in images share an image if their size is equal and
+their lifetimes do not overlap:
 
     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 
-OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is the runtime's to use), so
-they cannot lie in the arena, and only images of equal width, height and type are used again.
+OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is left to the runtime), so
+they cannot be in the arena, and only images of equal width, height and type are reused.
 """
 
 from __future__ import annotations
@@ -28,30 +29,33 @@ from scheduler.passes.halves.precision import PrecisionReport
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where intermediates lie."""
+    """The placement of intermediates in memory."""
 
-    lives: dict[Node, Lifetime]  # of each intermediate, in the order in which they are written
-    storage: dict[Node, Node]  # whose bytes each takes: itself, unless computed in place
+    lives: dict[Node, Lifetime]  # lifetime of each intermediate, in order of writing
+    storage: dict[Node, Node]  # node whose bytes each one uses: itself, unless computed in place
     offsets: dict[Node, int]  # bytes from the start of the arena, multiples of 256
     size: int  # bytes of the arena
-    live: int  # most bytes alive during one launch; what `size` exceeds it by is lost in gaps
-    unplanned: int  # bytes if every intermediate had its own
-    images: dict[Node, Lifetime] = field(default_factory=dict)  # not in the arena
+    live: int  # most bytes alive during one launch; the rest of `size` is lost in gaps
+    unplanned: int  # bytes if every intermediate had its own memory
+    # intermediates in images, outside the arena
+    images: dict[Node, Lifetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What one entry point runs."""
+    """The kernels of one entry point, complete and lowered."""
 
     outputs: Mapping[str, Node]  # stored node of each output name
-    inputs: tuple[Buffer, ...]  # input buffers in calling order, read by a kernel or not
-    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL text, in running order
-    spec: DeviceSpec  # the device that the kernels are for
-    precision: PrecisionReport | None = None  # of half storage; None where nothing was asked for
-    halves: str = ""  # what arithmetic on halves means, "wide" or "exact"; "" without halves
-    numerics: str = FAST  # what sums of floats mean, "fast" or "strict"
-    stages: Stages | None = field(default=None, repr=False)  # after each pass, if asked for
-    reasons: Mapping[Node, str] = field(default_factory=dict, repr=False)  # why each node is stored
+    inputs: tuple[Buffer, ...]  # input buffers in calling order, including unused ones
+    lowered: tuple[LoweredKernel, ...]  # all kernels as OpenCL C, in running order
+    spec: DeviceSpec  # the device row of the kernels
+    precision: PrecisionReport | None = None  # report on fp16 storage; None if not requested
+    halves: str = ""  # rounding of fp16 arithmetic, "wide" or "exact"; "" without fp16
+    numerics: str = FAST  # order of float sums, "fast" or "strict"
+    # the graph after each pass, if requested
+    stages: Stages | None = field(default=None, repr=False)
+    # reason for storing each node
+    reasons: Mapping[Node, str] = field(default_factory=dict, repr=False)
 
     @property
     def launches(self) -> list[Kernel]:
@@ -70,7 +74,7 @@ class Schedule:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes read and written by all launches: of each buffer what is touched, once a launch."""
+        """Bytes read and written by all launches; per launch, each touched element counts once."""
         return sum(k.bytes_moved for k in self.launches)
 
     def arena(self) -> Arena:
@@ -79,17 +83,17 @@ class Schedule:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of the arena: what intermediates take when memory is used again."""
+        """Bytes of the arena, in which intermediates reuse memory."""
         return self.arena().size
 
     @property
     def unplanned_bytes(self) -> int:
-        """Bytes that intermediates would take if each had its own."""
+        """Bytes that intermediates would need without reuse."""
         return self.arena().unplanned
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
-    """Return the intermediates that are images, in the order in which they are written."""
+    """Return the intermediates that are images, in order of writing."""
     return {
         p.argument: p.image
         for kernel in kernels
@@ -99,7 +103,7 @@ def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
 
 
 def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -> dict[Node, Node]:
-    """Return image -> the one whose memory it takes, or itself; images in order of writing."""
+    """Return, for each image in order of writing, the image whose memory it uses, or itself."""
     owner: dict[Node, Node] = {}
     pool: dict[tuple[Image, str], list[tuple[Node, int]]] = {}
     for node, image in images.items():
@@ -115,7 +119,7 @@ def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -
 
 
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
-    """Return the life of every stored node that is neither an output nor a BUFFER.
+    """Return the lifetime of every stored node that is neither an output nor a BUFFER.
 
     Raises SchedulerError if an intermediate is never read, or is read before it is written (both
     are internal errors).
@@ -143,7 +147,7 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
 
 
 def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
-    """Lay out the intermediates of an entry point; raise SchedulerError as `lifetimes` does."""
+    """Place the intermediates of an entry point; raise SchedulerError as `lifetimes` does."""
     every = lifetimes([k.kernel for k in kernels], outputs)
     pictures = image_nodes(kernels)
     lives = {node: life for node, life in every.items() if node not in pictures}

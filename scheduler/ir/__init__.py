@@ -1,1 +1,1 @@
-"""The graph of the compiler: nodes, operations, types, indices, and their meaning in numpy."""
+"""The compiler's graph: nodes, operations, types, indices, and their meaning in numpy."""

@@ -1,4 +1,6 @@
-"""Affine integer tensors have values that are index expressions; converts both ways.
+"""Converts between integer tensors and index expressions, for tensors with affine values.
+
+A tensor is affine if its values are an affine expression of its indices:
 
 IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
 2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
@@ -20,15 +22,16 @@ from scheduler.ir.movement import MOVES, Index, source_index
 from scheduler.ir.node import Buffer, Node, alu, const, make, post_order
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 
-# Longest weight that is looked at: nobody writes a longer iota out.
+# Longest weight that is checked for even spacing: longer lists do not occur written out.
 MAX_LIST = 65536
-# Nodes of one expression: beyond the first it is not taken for affine, beyond the second it counts
-# as depending on all its axes. Chosen by hand, so that no search is longer than a small graph.
+# Most nodes of one expression. With more than MAX_AFFINE_NODES, it does not count as affine. With
+# more than MAX_NODES, it counts as depending on all its axes. Chosen by hand so that searches stay
+# short.
 MAX_AFFINE_NODES = 64
 MAX_NODES = 1024  # see above
 
 _Key = tuple[Node, Index]
-# Integers up to this are values of the type.
+# The largest integer up to which all integers are values of the type.
 _EXACT = {"float16": 1 << 11, "float32": 1 << 24, "float64": 1 << 53}
 
 
@@ -38,12 +41,12 @@ def ranges_of(shape: Shape) -> tuple[Atom, ...]:
 
 
 def index_of(ranges: Sequence[Atom]) -> Index:
-    """Return the index that the ranges run through."""
+    """Return the index that consists of the ranges."""
     return tuple(ixs.of(r) for r in ranges)
 
 
 def value_at(node: Node, index: Index) -> Ix | None:
-    """Return a tensor's value at an index as an integer expression, if all steps keep it exact."""
+    """Return a tensor's value at an index as an integer expression; None if a step is inexact."""
     done: dict[_Key, Ix] = {}
     for key in post_order((node, index), lambda k: _sources(*k) or (), done):
         needed = _sources(*key)
@@ -55,7 +58,7 @@ def value_at(node: Node, index: Index) -> Ix | None:
 
 
 def _sources(node: Node, index: Index) -> list[_Key] | None:
-    """Return what an expression is made of, None if the node does not give one."""
+    """Return the operands of an expression; None if the node cannot be one."""
     if node.op in (Op.IOTA, Op.CONST, Op.BUFFER):
         return []
     if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.CAST):
@@ -120,14 +123,14 @@ def _listed(buffer: Buffer, index: Index) -> Ix | None:
 
 
 def is_plain(ix: Ix, ranges: Sequence[Atom]) -> bool:
-    """Whether an expression is a sum of multiples of these ranges: no division, no remainder."""
+    """Whether an expression is a sum of multiples of these ranges, without divisions."""
     return all(any(atom is r for r in ranges) for atom, _ in ix.terms)
 
 
 def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
-    """Return the tensor (int32) of a sum of multiples of ranges and a constant, all in int32.
+    """Return the int32 tensor of an expression without divisions, whose values all fit in int32.
 
-    Axes of the shape whose range is not in the expression may have any size.
+    Axes whose range is not in the expression may have any size.
     """
     if not ix.terms:
         return spread(const(ix.const, dt.int32), shape)
@@ -147,7 +150,7 @@ def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
 
 
 def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
-    """Return start, start + step, ... as a slice of an iota, or that backwards: no arithmetic."""
+    """Return start, start + step, ... as a slice of an iota, possibly flipped: no arithmetic."""
     stop = start + (count - 1) * step + 1
     bounds = ((start, stop, step),)
     line = iota(stop)
@@ -157,9 +160,9 @@ def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
 
 
 def depends(node: Node, index: Index) -> frozenset[Atom]:
-    """Return which ranges of an index the value there depends on.
+    """Return the ranges of an index on which the value there depends.
 
-    Arithmetic and movement are looked through; anything else depends on all of its own index.
+    Arithmetic and movement are looked through; any other node depends on all of its index.
     """
     found: set[Atom] = set()
     done: set[_Key] = set()

@@ -1,4 +1,4 @@
-"""Functions that make common nodes: constants, weights, conversions, reshapes, repetition."""
+"""Makes common nodes: constants, weights, conversions, reshapes, repetition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.ir.ops import Op, Shape
 
 
 def like(node: Node, op: Op, src: tuple[Node, ...], arg: Any = None) -> Node:
-    """Return a node of the type of another one."""
+    """Return a node with the type of another one."""
     return make(op, node.dtype, src, arg)
 
 
@@ -26,17 +26,17 @@ def spread(node: Node, shape: Shape) -> Node:
 
 
 def number(value: float | int, like: Node) -> Node:
-    """Return a constant of the type and shape of a tensor."""
+    """Return a constant with the type and shape of a tensor."""
     return spread(const(value, like.dtype), like.shape)
 
 
 def new_weight(data: NDArray[Any], dtype: DType) -> Node:
-    """Return a weight without a name that holds an array of the numpy type of `dtype`."""
+    """Return an unnamed weight that holds an array of the numpy type of `dtype`."""
     return make(Op.BUFFER, dtype, (), Buffer("weight", "", data.shape, dtype, data))
 
 
 def iota(size: int) -> Node:
-    """Return 0, 1, 2, ... (int32)."""
+    """Return the tensor 0, 1, 2, ... (int32)."""
     return make(Op.IOTA, dt.int32, (), size)
 
 
@@ -46,7 +46,7 @@ def as_type(node: Node, dtype: DType) -> Node:
 
 
 def reshaped(node: Node, shape: Shape) -> Node:
-    """Return a tensor with the same elements in row-major order in another shape."""
+    """Return a tensor with the same elements, in row-major order, in another shape."""
     return node if node.shape == shape else like(node, Op.RESHAPE, (node,), shape)
 
 
@@ -56,7 +56,7 @@ def expanded(node: Node, shape: Shape) -> Node:
 
 
 def peel(node: Node, ops: Container[Op]) -> tuple[list[Node], Node]:
-    """Return the nodes of some ops on top of a node, outermost first, and what is below them."""
+    """Return the nodes of given ops on top of a node, outermost first, and the node below them."""
     chain: list[Node] = []
     while node.op in ops:
         chain.append(node)
@@ -65,15 +65,16 @@ def peel(node: Node, ops: Container[Op]) -> tuple[list[Node], Node]:
 
 
 def half_power(x: Node) -> Node:
-    """Return x**0.5 of floats as C11 F.10.4.4 has pow: 0.0 of -0.0, infinity of -infinity.
+    """Return x**0.5 for floats as C11 F.10.4.4 defines pow: 0.0 for -0.0, infinity for -infinity.
 
-    `passes.canonicalize` makes it the root alone where floats may cancel as real numbers do.
+    `passes.canonicalize` reduces it to the square root where real-number simplifications are
+    allowed.
     """
     root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0, x)))
     return alu(Op.WHERE, alu(Op.EQ, x, number(-inf, x)), number(inf, x), root)
 
 
-# --- Reductions over copies of one value have closed forms, which need no loop ----------------
+# --- Closed forms of reductions over copies of one value, which need no loop ------------------
 #
 # sum(x, n times)       ->   x * n       if the type of x has the number n
 # max(x, n times)       ->   x
@@ -81,12 +82,12 @@ def half_power(x: Node) -> Node:
 
 
 def repeated(op: Op, value: Node, count: int) -> Node | None:
-    """Return what a reduction gives over `count` (at least 1) copies of each element of a value.
+    """Return the reduction over `count` (at least 1) copies of each element of a value.
 
-    Returns None for a count that the float type does not have (from 2^24 on in float32, from 2^11
-    or as infinity in float16), and for a product of an unknown value, which a power would round
-    otherwise. Infinities, NaN and wrapping integers are the same in a sum and in a product with a
-    count.
+    Returns None for a count that the float type cannot represent (from 2^24 on in float32, from
+    2^11 on or as infinity in float16). Also returns None for a product of an unknown value, since a
+    power would round differently. Infinities, NaN and wrapping integers give the same in a sum and
+    in a product with the count.
     """
     kind = value.dtype
     if op in (Op.MAX, Op.MIN) or kind is dt.bool_ or count == 1:

@@ -1,4 +1,8 @@
-"""A CustomKernel is a hand-written OpenCL kernel: its source, its outputs and its checks."""
+"""Defines CustomKernel, a hand-written OpenCL kernel: its source, outputs and checks.
+
+The source is the body of a kernel. It may have a slot, the statement `EPILOGUE(value, index);`,
+into which the compiler fuses elementwise work on the kernel's first output.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,22 @@ from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 
-# --- The parser of a custom kernel: its epilogue slot, and its needs of a device --------------
+# --- Parsing a custom kernel: its epilogue slot, and the device features it needs -------------
 
-# Longest source: far more than anybody writes by hand, so that checks end soon.
+# Longest source in characters: far more than a hand-written kernel needs, so checks are fast.
 MAX_SOURCE = 65536
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names that the text put around and into the source uses. Sources may use two of them, see
+# Names used by the code generated around the source. Sources may use two of them, see
 # docs/passes/custom-kernels.md.
 _RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"
 _BEFORE_STATEMENT = frozenset("{};):")
-# What a function beside a kernel cannot have, or what concerns a whole work-group.
+# Names unavailable to a function next to a kernel, or that concern a whole work-group.
 _WORK_GROUP: Final = re.compile(
     r"(__)?(local|constant)|barrier|async_\w+|wait_group_events|(work|sub)_group_\w+"
     r"|get_(max_|enqueued_)?(num_)?sub_group\w*|image\w*"
@@ -59,30 +63,30 @@ _BYTES: Final = {
 class Slot:
     """An EPILOGUE statement."""
 
-    start: int  # start, end: where it stands in the source, its semicolon included
+    start: int  # position in the source (start, end), including the semicolon
     end: int
-    value: str  # value, index: its arguments
+    value: str  # arguments (value, index)
     index: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The body of a custom kernel, read."""
+    """The parsed body of a custom kernel."""
 
-    text: str  # as written
-    names: frozenset[str]  # identifiers, of comments and literals none
-    slot: Slot | None  # of the first output; None if the source stores it itself
-    float64: bool  # whether it names a type of that width
-    work_group: bool  # whether it names what only kernels have, such as local memory and barriers
-    local_bytes: int  # of the arrays in local memory whose type and size it spells out
+    text: str  # the source text
+    names: frozenset[str]  # identifiers, without those in comments and literals
+    slot: Slot | None  # slot that stores the first output; None if the source stores it itself
+    float64: bool  # whether it names a double type
+    work_group: bool  # whether it uses kernel-only features such as local memory and barriers
+    local_bytes: int  # bytes of arrays in local memory whose declaration has a literal size
 
 
 @lru_cache(maxsize=256)
 def read_source(name: str, text: str) -> Source:
-    """Read and check the source of a custom kernel.
+    """Parse and check the source of a custom kernel.
 
     Only its form is checked: that it stays inside the function it is put into. Raises ModelError if
-    it is too long, not balanced, or has what a body may not have.
+    it is too long, has unbalanced brackets, or contains something that a body must not contain.
     """
     where = f"custom kernel {name}"
     if not text.strip() or len(text) > MAX_SOURCE:
@@ -94,16 +98,16 @@ def read_source(name: str, text: str) -> Source:
     code = _APART.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
     bare = _APART.sub(lambda m: _blank(m[0]), text)
     if any(mark in bare for mark in ('"', "'", "/*")):
-        raise ModelError(f"{where}: a comment or literal does not end")
+        raise ModelError(f"{where}: unterminated comment or literal")
     if _DIRECTIVE.search(bare):
         raise ModelError(
-            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is taken"
+            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is allowed"
         )
     closing = _matches(where, bare)
     names = frozenset(_IDENTIFIER.findall(bare))
     reserved = sorted(n for n in names if _RESERVED.fullmatch(n))
     if reserved:
-        raise ModelError(f"{where}: {reserved[0]} is a name of the compiler's; choose another")
+        raise ModelError(f"{where}: {reserved[0]} is a reserved name; choose another")
     return Source(
         text,
         names,
@@ -115,7 +119,7 @@ def read_source(name: str, text: str) -> Source:
 
 
 def _array_bytes(base: str, lanes: str, extents: str) -> int:
-    """Return the size of an array "float4 a[2][16]"; 0 for a type that is not built in."""
+    """Return the size in bytes of an array "float4 a[2][16]"; 0 for an unknown type."""
     return _BYTES.get(base, 0) * int(lanes or 1) * prod(map(int, re.findall(r"\d+", extents)))
 
 
@@ -124,7 +128,7 @@ def _blank(text: str) -> str:
 
 
 def _matches(where: str, bare: str) -> dict[int, int]:
-    """Return for each opening bracket where it is closed."""
+    """Return the position of the closing bracket of each opening one."""
     found: dict[int, int] = {}
     stack: list[int] = []
     for at, char in enumerate(bare):
@@ -166,7 +170,7 @@ def _find_slot(where: str, code: str, bare: str, closing: dict[int, int]) -> Slo
 
 
 def _split(code: str, bare: str, start: int, end: int) -> list[str]:
-    """Return the arguments between two places: what commas outside of brackets separate."""
+    """Return the arguments between two positions, split at commas outside brackets."""
     parts, depth, begin = [], 0, start
     for at in range(start, end):
         depth += (bare[at] in _PAIRS) - (bare[at] in ")]}")
@@ -183,31 +187,31 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"(in|out)(\d+)")
 # Work-items and elements are counted with int.
 _MAX_COUNT = 2**31 - 1
-# Vector widths of OpenCL C that registers have.
+# Vector widths of OpenCL C.
 LANES = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
 class CustomKernel:
-    """An OpenCL C kernel written by hand; immutable, compared by its fields.
+    """A hand-written OpenCL C kernel. Immutable; compared by its fields.
 
-    Raises ModelError if a field makes no sense; the message names the kernel.
+    Raises ModelError if a field is invalid; the message names the kernel.
     """
 
-    name: str  # an identifier; what messages and tables call it
+    name: str  # an identifier; the kernel's name in messages and tables
     # Body of the kernel. Its parameters are `in0`, `in1`, ... and `out0`, `out1`, ..., row-major
-    # pointers of the stored type (a half is `half`, a bool one `uchar`). The statement
-    # `EPILOGUE(value, index);`, at most one, stores an element of the first output at a flat index;
-    # then `out0` itself is not named.
+    # pointers to the stored type (`half` for float16, `uchar` for bool). At most one statement
+    # `EPILOGUE(value, index);` stores an element of the first output at a flat index. Then the
+    # source must not name `out0`.
     source: str
-    outputs: Sequence[tuple[Sequence[int], DType | Any]]  # shape and type of each; one launch
-    items: int  # work-items, each a work-group of its own; `get_global_id(0)` counts them
-    # the same in numpy: input arrays -> output arrays (or the only one). The interpreter needs it;
-    # the compiler does not.
+    outputs: Sequence[tuple[Sequence[int], DType | Any]]  # shape and type of each output
+    items: int  # number of work-items, counted by `get_global_id(0)`; each is its own work-group
+    # The same function in numpy: input arrays -> output arrays (or the only one). Required by the
+    # interpreter, not by the compiler.
     reference: Reference | None = field(default=None, repr=False)
-    flops: int = 0  # of one launch, for tables
-    # Elements that `EPILOGUE(value, index);` stores: its value is a vector of so many, for
-    # consecutive elements of the last axis from `index` on, which they divide.
+    flops: int = 0  # operations per launch, for tables
+    # Number of consecutive elements of the last axis that `EPILOGUE(value, index);` stores from
+    # `index` on; its value is a vector of this width. It must divide the last axis.
     lanes: int = 1
 
     def __post_init__(self) -> None:
@@ -242,7 +246,7 @@ class CustomKernel:
 
     @property
     def has_slot(self) -> bool:
-        """Whether an epilogue can be computed where the first output is stored."""
+        """Whether an epilogue can be fused where the first output is stored."""
         return read_source(self.name, self.source).slot is not None
 
     def _check_outputs(self, source: Source) -> None:
@@ -252,19 +256,19 @@ class CustomKernel:
             raise ModelError(f"{self._where}: names out{unknown[0]}; it has {has}")
         if source.slot is not None and 0 in _numbered("out", source):
             raise ModelError(
-                f"{self._where}: uses EPILOGUE and names out0; what is stored there may have "
+                f"{self._where}: uses EPILOGUE and names out0; the stored element may have "
                 "another type, so write it through EPILOGUE only"
             )
 
     def check_inputs(self, count: int) -> None:
-        """Check that the source names no input beyond those given; raise ModelError if it does."""
+        """Raise ModelError if the source names an input beyond the first `count`."""
         unknown = sorted(_numbered("in", read_source(self.name, self.source)) - set(range(count)))
         if unknown:
             given = count_text(count, "input")
             raise ModelError(f"{self._where}: names in{unknown[0]}, but is given {given}")
 
     def evaluate(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the reference's outputs; raise ModelError if none, or they do not fit."""
+        """Return the reference's outputs; raise ModelError if they do not fit or it is missing."""
         if self.reference is None:
             raise ModelError(
                 f"{self._where}: the interpreter cannot run OpenCL C; give reference=, a numpy "
@@ -282,20 +286,20 @@ class CustomKernel:
 
 
 def _numbered(prefix: str, source: Source) -> set[int]:
-    """Return the numbers of the parameters of one kind that a source names."""
+    """Return the numbers of the parameters `in` or `out` that a source names."""
     found = (_PARAMETER.fullmatch(name) for name in source.names)
     return {int(m[2]) for m in found if m is not None and m[1] == prefix}
 
 
 def bound_input(source: Node) -> Node:
-    """Return the node whose storage is bound for an input: a reshape has that of what is below."""
+    """Return the node whose storage is bound for an input; a reshape shares that of its source."""
     while source.op is Op.RESHAPE:
         source = source.src[0]
     return source
 
 
 def stored_for_custom(order: Sequence[Node]) -> set[Node]:
-    """Return the nodes that have to be stored because custom kernels read or write them."""
+    """Return the nodes that must be stored because custom kernels read or write them."""
     launches = [n for n in order if n.op is Op.CUSTOM]
     inputs = {bound_input(s) for n in launches for s in n.src}
     return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}

@@ -1,4 +1,4 @@
-"""A digest names a graph by its structure: the same in every process and on every machine.
+"""Computes the digest of a graph's structure, equal in every process and on every machine.
 
 digest(conv(x, w) + b)  ==  digest of the same graph built again, w and b with equal values
 """
@@ -24,8 +24,9 @@ from scheduler.ir.origin import Origins
 def graph_digest(roots: Mapping[str, Node] | Iterable[Node], origins: Origins | None = None) -> str:
     """Return the sha256 of a graph's structure and of the values of its weights, in hexadecimal.
 
-    Names of roots count if they have some. `origins` count if given: the source of kernels has them
-    in its comments. Raises SchedulerError if an argument has no canonical text (an internal error).
+    The digest includes names of roots, if `roots` has them, and `origins`, if given: kernels have
+    them in comments. Raises SchedulerError if an argument has no canonical text (an internal
+    error).
     """
     named = list(roots.items()) if isinstance(roots, Mapping) else [("", r) for r in roots]
     order = toposort([node for _, node in named])
@@ -47,7 +48,7 @@ def _argument(node: Node) -> str:
     if node.op is not Op.BUFFER:
         return canonical(node.arg)
     buffer: Buffer = node.arg
-    # Other values are given to each run; the compiler does not see them.
+    # Values of inputs and states are given at run time; the compiler does not see them.
     content = ""
     if buffer.kind == "weight" and buffer.data is not None:
         content = _content(buffer, buffer.data)
@@ -56,13 +57,13 @@ def _argument(node: Node) -> str:
 
 
 def canonical(value: object) -> str:
-    """Return a text that equal values share and different ones do not: 1, 1.0 and True differ.
+    """Return a text that is equal for equal values only: 1, 1.0 and True differ.
 
-    Values are None, bool, int, float, str, bytes, DType, members of an Enum; tuples, mappings and
-    dataclasses of these. Raises SchedulerError for another type.
+    Values are None, bool, int, float, str, bytes, numpy scalars, DType, and Enum members, or
+    tuples, mappings and dataclasses of these. Raises SchedulerError for any other type.
     """
     if isinstance(value, tuple):
-        # Arguments are nested three levels at most, so recursion is safe.
+        # Arguments are nested at most three levels deep, so recursion is safe.
         return "(" + " ".join(canonical(v) for v in value) + ")"
     if isinstance(value, Mapping):
         return "{" + " ".join(f"{canonical(k)}:{canonical(v)}" for k, v in value.items()) + "}"
@@ -71,13 +72,14 @@ def canonical(value: object) -> str:
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, float):
-        return value.hex()  # also of numpy's float64, which is a float
+        return value.hex()  # includes numpy's float64, a subclass of float
     if value is None or isinstance(value, bool | int | str | bytes):
         return repr(value)
     if isinstance(value, np.generic):
         return f"{value.dtype.str}{value.tobytes().hex()}"
     if is_dataclass(value) and not isinstance(value, type):
-        shown = [f for f in fields(value) if f.repr]  # a custom kernel's reference has no text
+        # excludes a custom kernel's reference, which has no text
+        shown = [f for f in fields(value) if f.repr]
         parts = " ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in shown)
         return f"{type(value).__name__}({parts})"
     raise SchedulerError(
@@ -95,7 +97,7 @@ def content_digest(data: NDArray[Any]) -> str:
 
 
 def _content(weight: Buffer, data: NDArray[Any]) -> str:
-    """Return the digest of a weight, which it keeps if nobody can write to its values."""
+    """Return the digest of a weight; it is cached if the values are read-only."""
     known = weight.content or content_digest(data)
     if not weight.content and _is_frozen(data):
         weight.content = known
@@ -103,7 +105,7 @@ def _content(weight: Buffer, data: NDArray[Any]) -> str:
 
 
 def _is_frozen(data: NDArray[Any]) -> bool:
-    """Whether values cannot change: neither through this array nor through what it is a view of."""
+    """Whether values are read-only, in this array and in all arrays that it is a view of."""
     array: object = data
     while isinstance(array, np.ndarray):
         if array.flags.writeable:

@@ -1,4 +1,4 @@
-"""The element types are one table that numpy, ONNX import and OpenCL rendering share."""
+"""Defines the element types, in one table for numpy, ONNX import and OpenCL rendering."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scheduler.errors import ModelError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type; there is one object of each, compared by identity."""
+    """An element type. There is one object per type, compared by identity."""
 
-    name: str  # numpy's name of it, also used in artifacts
+    name: str  # numpy's name, also used in artifacts
     itemsize: int  # bytes per stored element
-    cl: str  # OpenCL C scalar type that stores it (`bool` is stored as one byte)
-    rank: int  # promotion order; the higher rank of two operands wins
+    cl: str  # OpenCL C scalar type in memory (`bool` is one byte)
+    rank: int  # promotion order: an operation on two types uses the one of higher rank
 
     @property
     def np(self) -> np.dtype[Any]:
@@ -31,7 +31,7 @@ class DType:
 
     @property
     def is_int(self) -> bool:
-        """Whether this is an integer type; bool is not one."""
+        """Whether this is an integer type; bool is not."""
         return not self.is_float and self.name != "bool"
 
     @property
@@ -41,9 +41,9 @@ class DType:
 
     @property
     def arithmetic(self) -> str:
-        """OpenCL C scalar type to add and multiply in: integers wrap around in unsigned ones.
+        """OpenCL C scalar type for sums and products; integers use unsigned types, to wrap around.
 
-        In C an overflow of a signed integer has no meaning, and narrow ones are promoted to int.
+        In C, overflow of a signed integer is undefined, and narrow integers are promoted to int.
         """
         if not self.is_int:
             return self.cl
@@ -81,7 +81,7 @@ def from_numpy(dtype: Any) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """Return the type in which two operands are combined: the one of higher rank."""
+    """Return the type for combining two operands: the one of higher rank."""
     return a if a.rank >= b.rank else b
 
 
@@ -105,5 +105,5 @@ def holds(dtype: DType, value: int) -> bool:
 
 
 def as_dtype(dtype: DType | Any) -> DType:
-    """Return a type given as one of ours, or as anything numpy takes."""
+    """Return the DType of a DType or of anything that numpy accepts as a dtype."""
     return dtype if isinstance(dtype, DType) else from_numpy(dtype)

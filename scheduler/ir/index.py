@@ -1,10 +1,10 @@
-"""Index expressions are bounded integers over loop ranges, kept in one normal form.
+"""Defines index expressions: bounded integers over loop ranges, in one normal form.
 
-An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
-that did not simplify, and values loaded at run time (gather). Sums and products by constants merge
-two short sorted tuples; division and remainder by a constant keep an atom only for what does not
-divide evenly. Bounds prove most divisions and predicates away. All objects are interned: equality
-is identity.
+An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, divisions and remainders that
+did not simplify, and values loaded at run time (gather). Sums and products by constants merge two
+short sorted tuples. Division and remainder by a constant first take out the terms that divide
+evenly. Bounds prove most divisions and predicates away. All objects are interned, so equality is
+identity.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from math import gcd
 
 from scheduler.ir.node import Interned, Node
 
-# Kernels compute indices in int.
+# The largest index: kernels compute indices with int.
 LARGEST = 2**31 - 1
 
 _serial = count()
-# Weak: expressions of a finished compilation go away with its kernels.
+# Weak references: expressions of a finished compilation are freed with its kernels.
 _atoms: Interned[Atom] = Interned()
 _exprs: Interned[Ix] = Interned()
 
@@ -42,12 +42,12 @@ class Atom:
 
     kind: str  # "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int)
     name: str
-    lo: int  # lo, hi: inclusive bounds
+    lo: int  # inclusive bounds (lo, hi)
     hi: int
     inner: Ix | None
     by: int
     node: Node | None
-    depth: int  # nesting of div and mod below it; the kernelizer cuts when indices get deep
+    depth: int  # nesting depth of div and mod; a node is stored if an index gets too deep
     serial: int
 
     def __repr__(self) -> str:
@@ -72,14 +72,14 @@ def _new_atom(kind: str, lo: int, hi: int, depth: int) -> Atom:
 
 
 def new_range(size: int, name: str) -> Atom:
-    """Return a fresh loop range 0..size-1; two ranges of one name and size are different."""
+    """Return a new loop range 0..size-1; ranges of equal name and size are different."""
     atom = _new_atom("range", 0, size - 1, 0)
     atom.name = name
     return atom
 
 
 def value_atom(node: Node, lo: int, hi: int) -> Atom:
-    """Return the atom of a run-time integer known to lie in [lo, hi]."""
+    """Return the atom of a run-time integer within [lo, hi]."""
     key = ("value", node, lo, hi)
     atom = _atoms.get(key)
     if atom is None:
@@ -90,15 +90,15 @@ def value_atom(node: Node, lo: int, hi: int) -> Atom:
 
 
 class Ix:
-    """An interned index expression; make one with the functions of this module."""
+    """An interned index expression, made by the functions of this module."""
 
     __slots__ = ("__weakref__", "const", "depth", "hi", "lo", "terms")
 
-    const: int  # const, terms: the normal form; (atom, coefficient), sorted by atoms' age
+    const: int  # normal form (const, terms): (atom, coefficient) pairs, oldest atom first
     terms: tuple[tuple[Atom, int], ...]
-    lo: int  # lo, hi: inclusive bounds
+    lo: int  # inclusive bounds (lo, hi)
     hi: int
-    depth: int  # deepest nesting of division and remainder
+    depth: int  # greatest nesting depth of division and remainder
 
     def __repr__(self) -> str:
         parts = [f"{a!r}" if c == 1 else f"{c}*{a!r}" for a, c in self.terms]
@@ -106,7 +106,7 @@ class Ix:
 
     @property
     def is_const(self) -> bool:
-        """Whether the expression has no term."""
+        """Whether the expression has no terms."""
         return not self.terms
 
 
@@ -129,7 +129,7 @@ def _make(const_: int, terms: tuple[tuple[Atom, int], ...]) -> Ix:
 
 
 def constant(value: int) -> Ix:
-    """Return a constant."""
+    """Return a constant expression."""
     return _make(value, ())
 
 
@@ -147,7 +147,7 @@ def add(a: Ix, b: Ix) -> Ix:
         return _make(a.const + b.const, a.terms) if b.const else a
     if not a.terms:
         return _make(a.const + b.const, b.terms) if a.const else b
-    # An atom that is in both is one term; quotient and remainder of one value may meet.
+    # Terms of the same atom merge; quotient and remainder of one value may recombine.
     merged = dict(a.terms)
     for atom, c in b.terms:
         merged[atom] = merged.get(atom, 0) + c
@@ -167,7 +167,7 @@ def mul(a: Ix, k: int) -> Ix:
 
 
 def _normal(const_: int, merged: dict[Atom, int]) -> Ix:
-    """Put x//n*n + x%n back together, drop zeros and sort terms."""
+    """Recombine x//n*n + x%n, drop zero terms and sort."""
     again = True
     while again:
         again = False
@@ -199,14 +199,14 @@ def _age(term: tuple[Atom, int]) -> int:
 
 
 def _split(a: Ix, n: int) -> tuple[Ix, Ix]:
-    """Return (q, r) with a = n*q + r, where r keeps only what n does not divide."""
+    """Return (q, r) with a = n*q + r; r has only the terms that n does not divide."""
     whole = tuple([(t, c // n) for t, c in a.terms if c % n == 0])
     rest = tuple([(t, c) for t, c in a.terms if c % n])
     return _make(a.const // n, whole), _make(a.const % n, rest)
 
 
 def floordiv(a: Ix, n: int) -> Ix:
-    """Return floor(a / n), n >= 1."""
+    """Return floor(a / n), for n >= 1."""
     if n == 1:
         return a
     quotient, rest = _split(a, n)
@@ -224,7 +224,7 @@ def floordiv(a: Ix, n: int) -> Ix:
 
 
 def mod(a: Ix, n: int) -> Ix:
-    """Return a - n*floor(a / n), n >= 1."""
+    """Return a - n*floor(a / n), for n >= 1."""
     if n == 1:
         return ZERO
     rest = _split(a, n)[1]
@@ -254,7 +254,7 @@ def _compound(kind: str, inner: Ix, n: int) -> Atom:
 
 
 def substitute(a: Ix, mapping: Mapping[Atom, Ix]) -> Ix:
-    """Return `a` with ranges replaced; recurses `a.depth` deep, which the kernelizer bounds."""
+    """Return `a` with ranges replaced; recursion goes `a.depth` deep, which realize limits."""
     result = constant(a.const)
     for atom, c in a.terms:
         result = add(result, mul(_substitute_atom(atom, mapping), c))
@@ -272,7 +272,7 @@ def _substitute_atom(atom: Atom, mapping: Mapping[Atom, Ix]) -> Ix:
 
 
 def leaves(a: Ix) -> Iterator[Atom]:
-    """Yield the ranges and run-time values an expression depends on (possibly repeated)."""
+    """Yield the ranges and run-time values in an expression, possibly repeated."""
     stack = [a]
     while stack:
         for atom, _ in stack.pop().terms:
@@ -283,7 +283,7 @@ def leaves(a: Ix) -> Iterator[Atom]:
 
 
 def coefficient(a: Ix, atom: Atom) -> int | None:
-    """Return the factor of a range, 0 if absent, None if it is inside a division or remainder."""
+    """Return the factor of a range: 0 if absent, None if inside a division or remainder."""
     result = 0
     for t, c in a.terms:
         if t is atom:
@@ -294,12 +294,12 @@ def coefficient(a: Ix, atom: Atom) -> int | None:
 
 
 def only(a: Ix, atoms: Collection[Atom]) -> Ix:
-    """Return the terms of some atoms, without the constant."""
+    """Return the terms of the given atoms, without the constant."""
     return _make(0, tuple(t for t in a.terms if t[0] in atoms))
 
 
 def as_atom(a: Ix) -> Atom | None:
-    """Return the loop range that an index is, None if it is anything else."""
+    """Return the loop range that an index consists of; None for any other index."""
     if a.const == 0 and len(a.terms) == 1 and a.terms[0][1] == 1:
         atom = a.terms[0][0]
         return atom if atom.kind == "range" else None
@@ -313,7 +313,7 @@ def flatten(index: Sequence[Ix], shape: Sequence[int]) -> Ix:
     for ix, size in zip(reversed(index), reversed(shape), strict=True):
         const_ += ix.const * stride
         for atom, c in ix.terms:
-            if atom.kind == "mod":  # it may meet its quotient
+            if atom.kind == "mod":  # it may recombine with its quotient
                 return _flatten_by_axis(index, shape)
             merged[atom] = merged.get(atom, 0) + c * stride
         stride *= size
@@ -329,7 +329,7 @@ def _flatten_by_axis(index: Sequence[Ix], shape: Sequence[int]) -> Ix:
 
 
 def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
-    """Return the index into a shape of a row-major offset."""
+    """Return the index into a shape at a row-major offset."""
     result: list[Ix] = []
     rest = offset
     for size in reversed(shape):
@@ -338,13 +338,13 @@ def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
     return tuple(reversed(result))
 
 
-# A conjunction of low <= expression <= high; () always holds.
+# A conjunction of conditions low <= expression <= high; () is always true.
 Predicate = tuple[tuple[Ix, int, int], ...]
 NEVER: Predicate = ((ZERO, 1, 0),)
 
 
 def conjoin(predicate: Predicate, ix: Ix, low: int, high: int) -> Predicate:
-    """Return the predicate that also asks low <= ix <= high; what bounds prove is left out."""
+    """Return the predicate with the added condition low <= ix <= high, unless bounds prove it."""
     if predicate == NEVER or ix.hi < low or ix.lo > high:
         return NEVER
     if ix.lo >= low and ix.hi <= high:
@@ -383,7 +383,7 @@ def _where_atom(atom: Atom, predicate: Predicate) -> Ix:
 
 
 def substitute_predicate(predicate: Predicate, mapping: Mapping[Atom, Ix]) -> Predicate:
-    """Return the predicate with ranges replaced and simplified again."""
+    """Return the predicate with ranges replaced, simplified again."""
     result: Predicate = ()
     for ix, low, high in predicate:
         result = conjoin(result, substitute(ix, mapping), low, high)

@@ -1,8 +1,8 @@
-"""The numpy interpreter defines the meaning of the IR; every optimisation is tested against it.
+"""Interprets graphs with numpy; this defines the IR, and optimizations are tested against it.
 
-Slow and plain on purpose, except that a sum of products goes through `numpy.einsum`: the broadcast
-product of a convolution would not fit in memory. Every result of type float16 is computed as
-float32, sums too, and rounded once.
+The code is simple and slow, with one exception: a sum of products is computed by `numpy.einsum`,
+because the broadcast product of a convolution would not fit in memory. Results of type float16 are
+computed in float32, sums included, and rounded once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _trunc_div(a: Array, b: Array) -> Array:
     divisor = np.where(b == 0, 1, b).astype(b.dtype)
     quotient = a // divisor
     inexact = (quotient * divisor != a) & ((a < 0) != (divisor < 0))
-    return np.asarray(quotient + inexact).astype(a.dtype)  # no abs: the smallest int has none
+    # without abs, which the smallest int does not have
+    return np.asarray(quotient + inexact).astype(a.dtype)
 
 
 def _trunc_mod(a: Array, b: Array) -> Array:
@@ -42,24 +43,24 @@ def _trunc_mod(a: Array, b: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """Return the error function of x, any float dtype, computed in float64."""
+    """Return the error function of x (any float dtype), computed in float64."""
     return np.asarray(_np_erf(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
 
 
 def gelu(x: Array) -> Array:
-    """Return x (1 + erf(x / sqrt 2)) / 2 of any float dtype, computed in float64."""
+    """Return x (1 + erf(x / sqrt 2)) / 2 (any float dtype), computed in float64."""
     wide = x.astype(np.float64)
     return np.asarray(wide * 0.5 * (1.0 + erf(wide * sqrt(0.5)))).astype(x.dtype)
 
 
 def unpacked(words: Array) -> Array:
-    """Return words of 32 bits as four integers of 8 bits on a new last axis, int64."""
+    """Return 32-bit words as four 8-bit integers each, on a new last axis (int64)."""
     kind = np.uint8 if words.dtype == np.uint32 else np.int8
     return np.asarray(words, order="C")[..., None].view(kind).astype(np.int64)
 
 
 def dot4(a: Array, b: Array) -> Array:
-    """Return the sums of the products of four unsigned and four signed bytes each, int32."""
+    """Return the sums of the products of four unsigned and four signed bytes each (int32)."""
     return np.asarray((unpacked(a) * unpacked(b)).sum(-1)).astype(np.int32)
 
 
@@ -138,11 +139,11 @@ def _movement(node: Node, src: list[Array]) -> Array:
 
 
 def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
-    """Return sum(a * b, axes, keepdims) without the product; broadcast axes have stride 0."""
+    """Return sum(a * b, axes, keepdims) without storing a * b; repeated axes have stride 0."""
     out = [i for i in range(a.ndim) if i not in axes]
     if 0 in a.shape:
         return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], b.dtype)
-    # A reduced axis along which both factors repeat is no axis of einsum: it multiplies the sum.
+    # A reduced axis along which both factors repeat is left out of einsum and multiplies the sum.
     scale = 1
     operands: list[Any] = []
     for x in (a, b):
@@ -167,13 +168,13 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _reduce(x: Array, op: Op, axes: tuple[int, ...], dtype: DType) -> Array:
-    """Return a reduction with kept axes; over nothing it is the op's neutral element."""
+    """Return a reduction that keeps its axes; an empty one gives the op's neutral element."""
     more = {"initial": identity(op, dtype)} if 0 in x.shape else {}
     return np.asarray(_REDUCE[op](x, axis=axes, keepdims=True, **more)).astype(dtype.np, copy=False)
 
 
 def _write_region(region: Any, src: list[Array]) -> Array:
-    """Return a buffer after a write to a region; the last of equal indices wins."""
+    """Return a buffer after a write to a region; among equal indices the last one wins."""
     whole, value = src[0].copy(), src[1]
     key: list[Any] = [slice(None) if r is None else slice(*r) for r in region]
     if None not in region:
@@ -183,14 +184,14 @@ def _write_region(region: Any, src: list[Array]) -> Array:
     size = whole.shape[axis]
     for i, row in enumerate(src[2].tolist()):
         at = row + size if row < 0 else row
-        if 0 <= at < size:  # what is outside is not written
+        if 0 <= at < size:  # indices outside the axis are not written
             key[axis] = at
             whole[tuple(key)] = value.take(i, axis)
     return whole
 
 
 def evaluate_node(node: Node, src: list[Array]) -> Array:
-    """Return the value of one node, of its shape and dtype, from those of its sources."""
+    """Return the value of a node, with its shape and dtype, from the values of its sources."""
     op = node.op
     if op is Op.CONST:
         return np.asarray(node.arg, dtype=node.dtype.np)
@@ -216,7 +217,7 @@ def evaluate_node(node: Node, src: list[Array]) -> Array:
 
 
 def _run_custom(node: Node, src: list[Any]) -> Any:
-    """Return the tuple of the outputs of a CUSTOM node, or the one that a RESULT node picks."""
+    """Return the outputs of a CUSTOM node as a tuple, or the output that a RESULT node picks."""
     return node.arg.evaluate(src) if node.op is Op.CUSTOM else src[0][node.arg]
 
 
@@ -225,13 +226,13 @@ def _is_contraction(node: Node) -> bool:
         node.op is Op.REDUCE
         and node.arg[0] is Op.ADD
         and node.src[0].op in PRODUCTS
-        and node.dtype is not dt.float16  # there each product is rounded
+        and node.dtype is not dt.float16  # in float16 each product is rounded
         and (node.dtype.is_float or (node.dtype.is_int and node.src[0].dtype is node.dtype))
     )
 
 
 def _given(data: Any, node: Node) -> Array:
-    """Return the values of a buffer; behind those of a partial input there are zeros."""
+    """Return the values of a buffer; a partial input is padded with zeros."""
     values = np.asarray(data, dtype=node.dtype.np)
     if node.arg.partial:
         values = np.pad(values, (0, node.shape[0] - len(values)))
@@ -239,10 +240,10 @@ def _given(data: Any, node: Node) -> Array:
 
 
 def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = None) -> list[Array]:
-    """Evaluate nodes with numpy, given values of inputs and states; weights carry their own.
+    """Return the values of nodes, given those of inputs and states; weights have their own.
 
-    The caller stores what ASSIGN nodes return. Raises SchedulerError if a buffer has no value, or a
-    custom kernel no reference.
+    The caller stores the results of ASSIGN nodes. Raises SchedulerError if a buffer has no value,
+    or a custom kernel has no reference.
     """
     given = buffers or {}
     order = toposort(roots)
@@ -277,7 +278,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
             else:
                 evaluate_one = _run_custom if node.op in _CUSTOM else evaluate_node
                 values[node] = evaluate_one(node, [values[s] for s in node.src])
-            for s in reads[node]:  # free what nobody will read again
+            for s in reads[node]:  # free values without further readers
                 uses[s] -= 1
                 if uses[s] == 0:
                     del values[s]

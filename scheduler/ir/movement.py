@@ -1,13 +1,13 @@
-"""Movement operations: which element, or which part, of a source a result takes.
+"""Computes which source elements a movement operation reads, for one index or a box of indices.
 
-They map the index of a result element to that of its source element:
+The index of a result element maps to an index of the source:
 
     RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
     WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
 
-There is no view algebra: composing two movements substitutes one index into the other. They also
-carry boxes, a (start, stop) for each axis, towards the leaves:
+To compose two movements, one index is substituted into the other; there is no view algebra. A box,
+a (start, stop) for each axis, maps to the box of the source that it reads:
 
     SHRINK ((2, 9, 3),)      box ((1, 2),)      reads  ((5, 6),)
     PAD ((1, 1),)            box ((0, 2),)      reads  ((0, 1),)
@@ -29,13 +29,13 @@ from scheduler.ir.ops import MOVEMENT, Op, Shape
 Index = tuple[Ix, ...]
 Box = tuple[tuple[int, int], ...]
 
-# CAT picks among several sources.
+# Movement ops with one source.
 MOVES = MOVEMENT - {Op.CAT}
 
 
 @lru_cache(maxsize=4096)
 def whole(shape: Shape) -> Box:
-    """Return the box of everything."""
+    """Return the box of a whole tensor."""
     return tuple((0, size) for size in shape)
 
 
@@ -45,7 +45,7 @@ def sizes(box: Box) -> Shape:
 
 
 def hull(a: Box | None, b: Box) -> Box:
-    """Return the smallest box that holds both."""
+    """Return the smallest box that contains both."""
     if a is None or a == b:
         return b
     return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
@@ -60,9 +60,9 @@ def cut(node: Node, have: Box, want: Box) -> Node:
 
 
 def source_box(node: Node, box: Box) -> Box | None:
-    """Return the box of `node.src[0]` that a box of a movement node reads, None for nothing.
+    """Return the box of `node.src[0]` that a box of a movement node reads; None if it is empty.
 
-    It may hold more than what is read: RESHAPE rounds up to what is a box on both sides.
+    It can be larger than necessary: RESHAPE rounds up until both sides are boxes.
     """
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is Op.RESHAPE:
@@ -73,7 +73,7 @@ def source_box(node: Node, box: Box) -> Box | None:
         return tuple(box[arg.index(i)] for i in range(len(shape)))
     if op is Op.EXPAND:
         return tuple((0, 1) if s == 1 else b for b, s in zip(box, shape, strict=True))
-    if op is Op.SHRINK:  # the last element read is (hi - 1) * step further, and not hi * step
+    if op is Op.SHRINK:  # the last element read is (hi - 1) * step further, not hi * step
         return tuple(
             (a + lo * step, a + (hi - 1) * step + 1)
             for (lo, hi), (a, _, step) in zip(box, arg, strict=True)
@@ -129,14 +129,14 @@ def rebuild(node: Node, box: Box, source: Node) -> Node:
 
 
 class _Group:
-    """Axes that merge or split into each other in a RESHAPE, and the boxes on both sides."""
+    """Axes that merge or split into each other in a RESHAPE, with the boxes on both sides."""
 
     __slots__ = ("result", "source")
 
     def __init__(self, box: Box, result: Shape, source: Shape) -> None:
         low, high = _flat(tuple(lo for lo, _ in box), result), 1
         high += _flat(tuple(hi - 1 for _, hi in box), result)
-        # A box of the result need not be one of the source, and the other way round.
+        # A box of the result need not be a box of the source, and vice versa.
         while True:
             wider = _round_up(*_round_up(low, high, result), source)
             if wider == (low, high):
@@ -148,7 +148,7 @@ class _Group:
 
 @lru_cache(maxsize=4096)
 def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ...]:
-    """Return which axes of two shapes of one size merge or split into which: the least groups.
+    """Return the smallest groups of axes of two shapes that merge or split into each other.
 
     (6, 4) and (2, 3, 4)     ->     (0:1, 0:2), (1:2, 2:3)
     """
@@ -160,7 +160,7 @@ def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ..
             a, i = shape[i], i + 1
         if j < len(target):
             b, j = target[j], j + 1
-        while a != b:  # multiply axes into the smaller product until both sides have one size
+        while a != b:  # multiply axes into the smaller product until both sides are equal
             if (a < b or j == len(target)) and i < len(shape):
                 a, i = a * shape[i], i + 1
             else:
@@ -171,7 +171,7 @@ def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ..
 
 @lru_cache(maxsize=4096)
 def _groups(shape: Shape, target: Shape, box: Box) -> tuple[_Group, ...]:
-    """Return the groups of a RESHAPE; within one a box has to be a run of flat offsets."""
+    """Return the groups of a RESHAPE; in each of them, a box must be a run of flat offsets."""
     return tuple(
         _Group(box[mine], shape[mine], target[other])
         for mine, other in reshape_groups(shape, target)
@@ -186,7 +186,7 @@ def _flat(index: Shape, shape: Shape) -> int:
 
 
 def _box_of(low: int, high: int, shape: Shape) -> Box:
-    """Return the smallest box of `shape` that holds a run of flat offsets."""
+    """Return the smallest box of `shape` that contains a run of flat offsets."""
     inner, box = prod(shape), []
     for axis, size in enumerate(shape):
         inner //= size
@@ -199,15 +199,15 @@ def _box_of(low: int, high: int, shape: Shape) -> Box:
 
 
 def _round_up(low: int, high: int, shape: Shape) -> tuple[int, int]:
-    """Return the run of flat offsets that the smallest box around a run covers."""
+    """Return the run of flat offsets covered by the smallest box around a run."""
     box = _box_of(low, high, shape)
     return _flat(tuple(a for a, _ in box), shape), _flat(tuple(e - 1 for _, e in box), shape) + 1
 
 
 def source_index(node: Node, index: Index) -> tuple[Index, Predicate]:
-    """Return the index into `node.src[0]` that element `index` of a one-source movement node reads.
+    """Return the source index that element `index` of a one-source movement node reads.
 
-    The predicate says where the element comes from the source at all (PAD); () means everywhere.
+    The predicate tells where the element comes from the source (PAD); () means everywhere.
     """
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is Op.RESHAPE:
@@ -243,11 +243,11 @@ def _pad(node: Node, index: Index) -> tuple[Index, Predicate]:
 
 
 def _reshape(index: Index, shape: tuple[int, ...], target: tuple[int, ...]) -> Index:
-    """Re-index group by group: only axes that really merge or split meet division."""
+    """Re-index group by group, so only axes that really merge or split need divisions."""
     result: list[Ix] = []
     for mine, other in reshape_groups(shape, target):
         axes, sizes = index[mine], target[other]
-        # Axes of size 1 have index 0; what is left may be one axis on either side.
+        # Axes of size 1 have index 0; each side may then have a single axis left.
         moving = [i for i in axes if i is not ixs.ZERO]
         long = [s for s in sizes if s != 1]
         if not moving:
@@ -262,14 +262,14 @@ def _reshape(index: Index, shape: tuple[int, ...], target: tuple[int, ...]) -> I
 def _is_one_axis(
     moving: Sequence[Ix], long: Sequence[int], axes: Index, shape: tuple[int, ...]
 ) -> bool:
-    """Whether a group is one axis on either side, but for axes of size 1, and stays inside it."""
+    """Whether both sides are one axis, ignoring axes of size 1, and the index stays inside it."""
     if len(moving) != 1 or len(long) != 1 or moving[0].lo < 0 or moving[0].hi >= long[0]:
         return False
     return shape[axes.index(moving[0])] == long[0]
 
 
 def cat_sources(node: Node, index: Index) -> list[tuple[Node, Index, Predicate]]:
-    """Return for each source of a CAT its index and where along the axis it is the one read."""
+    """Return, for each source of a CAT, its index and the predicate under which it is read."""
     axis, at, result = node.arg, 0, []
     for src in node.src:
         moved = ixs.shift(index[axis], -at)

@@ -1,6 +1,7 @@
-"""A Node is the one immutable, interned vertex of every graph in the compiler.
+"""Defines Node, the immutable vertex of all graphs in the compiler, and Buffer, its storage.
 
-Interning tables map a structure to its one object and forget it with its last user.
+Nodes are interned: nodes of equal structure are the same object. The intern tables hold weak
+references, so a node is freed with its last user.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _serials = count()
-# Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
+# Name prefix of unnamed inputs: realized buffers. A schedule of tensors renames them.
 UNNAMED = "%"
 
 
 class _Entry(ref[Value]):
-    """A weak reference to an object, with the key it is found by."""
+    """A weak reference to an object, with its key in the table."""
 
     __slots__ = ("key",)
 
@@ -36,7 +37,7 @@ class _Entry(ref[Value]):
 
 
 class Interned(Generic[Value]):
-    """A table from structure to the one object of that structure."""
+    """A table from a structure to the only object of that structure."""
 
     __slots__ = ("_entries", "_forget")
 
@@ -45,14 +46,14 @@ class Interned(Generic[Value]):
 
         def forget(entry: ref[Value]) -> None:
             assert isinstance(entry, _Entry)
-            if entries.get(entry.key) is entry:  # else it has been made again meanwhile
+            if entries.get(entry.key) is entry:  # otherwise an equal object has been made since
                 del entries[entry.key]
 
         self._entries = entries
         self._forget = forget
 
     def get(self, key: Hashable) -> Value | None:
-        """Return the object of a structure, None if there is none now."""
+        """Return the object of a structure; None if there is none at present."""
         entry = self._entries.get(key)
         return None if entry is None else entry()
 
@@ -66,19 +67,19 @@ class Interned(Generic[Value]):
 
 
 class Buffer:
-    """Storage that a graph reads or writes; compared by identity.
+    """Storage that a graph reads or writes. Buffers compare by identity.
 
     Attributes:
-        kind: "input" (given each run; with `data` it is a realized buffer and is given by itself),
-            "weight" (constant for the compiler, has `data`), "state" (lives on the device between
-            runs, starts as zeros), "pending" (a kernel boundary was put here, nothing ran yet).
-        name: unique among inputs and among states of a program; made up for unnamed inputs.
+        kind: "input" (given for each run, or with `data` a realized buffer that supplies itself),
+            "weight" (constant for the compiler, has `data`), "state" (stays on the device between
+            runs, starts as zeros), "pending" (a kernel boundary that has not run yet).
+        name: unique among inputs and among states of a program; generated for unnamed inputs.
         shape, dtype: logical, row-major.
         data: values of a weight or of a realized buffer, never changed in place; None otherwise.
-        device: the device it was moved to; "" for the one a program runs on by default.
+        device: the device it was moved to; "" for the program's default device.
         partial: whether a run may give fewer elements of this input than its shape has.
-        serial: names these values: no two buffers share it unless they hold the same ones.
-        content: digest of a weight's values, once somebody asked for it (`scheduler.ir.digest`).
+        serial: number of these values; buffers share it only if they have the same values.
+        content: digest of a weight's values, cached by `scheduler.ir.digest`; "" before.
     """
 
     __slots__ = (
@@ -104,11 +105,11 @@ class Buffer:
 
     @property
     def is_realized(self) -> bool:
-        """Whether this is a realized buffer: values of a tensor, not known to the compiler."""
+        """Whether this is a realized buffer: values of a tensor, unknown to the compiler."""
         return self.kind == "input" and self.data is not None
 
     def update(self, data: NDArray[Any]) -> None:
-        """Give the buffer new values: what an assignment or a run leaves in it."""
+        """Replace the values of the buffer, after an assignment or a run."""
         self.kind, self.data, self.serial = "input", data, next(_serials)
 
 
@@ -116,11 +117,11 @@ _interned: Interned[Node] = Interned()
 
 
 class Node:
-    """An operation over other nodes; make one with `make`, never directly."""
+    """An operation over other nodes, made by `make` only."""
 
     __slots__ = ("__weakref__", "arg", "dtype", "op", "shape", "src")
 
-    op: Op  # op, dtype, src, arg: what it is; together its identity
+    op: Op  # operation, type, sources and argument: together its identity
     dtype: DType
     src: tuple[Node, ...]
     arg: Any
@@ -131,16 +132,16 @@ class Node:
 
 
 def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
-    """Return the one node of this structure; raise VerifyError if sources do not fit the op."""
-    # -0.0 == 0.0 == 0 == False and nan != nan: constants and fills are told apart by their text.
-    told: Any = arg
+    """Return the only node of this structure; raise VerifyError if sources do not fit the op."""
+    # As -0.0 == 0.0 == 0 == False and nan != nan, constants and fills are compared by their text.
+    key_arg: Any = arg
     if op is Op.CONST:
-        told = repr(arg)
+        key_arg = repr(arg)
     elif op is Op.PAD:
-        told = (arg[0], repr(arg[1]))
+        key_arg = (arg[0], repr(arg[1]))
     elif op is Op.LOAD:
-        told = (arg, repr(arg.fill))
-    key = (op, dtype, src, told)
+        key_arg = (arg, repr(arg.fill))
+    key = (op, dtype, src, key_arg)
     found = _interned.get(key)
     if found is not None:
         return found
@@ -152,7 +153,7 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
 
 
 def storage_of(node: Node) -> Node:
-    """Return the node whose storage is read where a node is loaded."""
+    """Return the node whose storage is read when a node is loaded."""
     return node.src[0] if node.op is Op.WORDS else node
 
 
@@ -168,7 +169,7 @@ def const(value: float | int | bool, dtype: DType) -> Node:
 
 
 def alu(op: Op, *src: Node) -> Node:
-    """Return an elementwise node (comparisons give bool), or raise VerifyError if types differ."""
+    """Return an elementwise node (bool for comparisons); raise VerifyError if types differ."""
     values = src[1:] if op is Op.WHERE else src
     if len({s.dtype for s in values}) != 1:
         raise VerifyError(f"{op.name}: operands must have one type, found {[s.dtype for s in src]}")
@@ -185,7 +186,8 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
     order: list[Node] = []
     done: set[Node] = set()
     for root in roots:
-        # Explicit stacks: networks are deeper than Python recurses. Each edge is looked at once.
+        # Explicit stacks: networks are deeper than Python's recursion limit. Each edge is visited
+        # once.
         path, sources = ([], []) if root in done else ([root], [iter(root.src)])
         while path:
             for source in sources[-1]:
@@ -203,10 +205,10 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
 def post_order(
     root: Key, sources: Callable[[Key], Iterable[Key]], done: Container[Key]
 ) -> Iterator[Key]:
-    """Yield what a value is computed from and is not done yet, sources first, the value last.
+    """Yield the keys that `root` is computed from and that are not in `done`, sources first.
 
-    A value is a node, or a node with what is asked of it. The caller adds each yielded one to
-    `done`.
+    A key is a node, possibly with further data. The root comes last. The caller adds each yielded
+    key to `done`.
     """
     stack = [root]
     while stack:
@@ -220,7 +222,7 @@ def post_order(
 
 
 def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
-    """Return for each node the nodes that read it, in the given order, each once."""
+    """Return, for each node, its readers in the given order, each once."""
     users: dict[Node, list[Node]] = {}
     for node in order:
         if node not in users:
@@ -236,7 +238,7 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The readers of the nodes of a graph; nodes made by a pass are unknown here."""
+    """The readers of a graph's nodes, without nodes that a pass has added since."""
 
     users: dict[Node, list[Node]]  # readers of each node
     roots: frozenset[Node]  # nodes that are stored in any case
@@ -247,10 +249,10 @@ class Readers:
         return cls(consumers(order), frozenset(roots))
 
     def is_private(self, node: Node) -> bool:
-        """Whether at most one node reads it."""
+        """Whether at most one node reads it and it is no root."""
         return node not in self.roots and len(self.users.get(node, ())) < 2
 
     def only_user(self, node: Node) -> Node | None:
-        """Return the only reader of a node, None if there are others or it is an output."""
+        """Return the only reader of a node; None if there are others or it is an output."""
         readers = self.users[node]
         return readers[0] if len(readers) == 1 and node not in self.roots else None

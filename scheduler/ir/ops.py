@@ -1,7 +1,8 @@
-"""The operations of the IR: their groups, approximate costs and shapes, and the order of sums.
+"""Defines the operations of the IR: groups, approximate costs, shape rules, and the order of sums.
 
-Tensor level: every op below up to ASSIGN; a node has a shape. Scalar level (inside a kernel, see
-`kernelize.body`): elementwise ops over LOAD, INDEX and ACCUMULATE; shape is ().
+Tensor-level ops are those from BUFFER to PACK; their nodes have a shape. Scalar-level ops describe
+one iteration inside a kernel (see `kernelize.body`): elementwise ops over LOAD, INDEX and
+ACCUMULATE, with shape ().
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ Shape = tuple[int, ...]
 
 
 class Op(Enum):
-    """What a node computes. Comments give `arg`; see `ir.movement` for movement ops."""
+    """The operation of a node. Comments describe `arg`; for movement ops see `ir.movement`."""
 
-    __hash__ = object.__hash__  # members are unique; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # members are unique; Enum's own hash is that of the name, in Python
 
     # leaves
     BUFFER = auto()  # arg: Buffer
@@ -37,23 +38,23 @@ class Op(Enum):
     COS = auto()
     TANH = auto()
     ERF = auto()
-    GELU = auto()  # x * (1 + erf(x / sqrt 2)) / 2; found by `passes.strength_reduce`
+    GELU = auto()  # x * (1 + erf(x / sqrt 2)) / 2; made by `passes.strength_reduce`
     FLOOR = auto()
     CEIL = auto()
-    ROUND = auto()  # half to even
+    ROUND = auto()  # halfway cases to even
     TRUNC = auto()
     NOT = auto()  # logical on bool, bitwise on integers
-    CAST = auto()  # arg: ROUNDED, of a conversion to half that was asked for; else None
+    CAST = auto()  # arg: ROUNDED for a conversion to float16 by the user; else None
     BITCAST = auto()
     # binary
     ADD = auto()
     SUB = auto()
-    MUL = auto()  # arg: FUSED, of a product that is part of a sum (`is_fused`); else None
+    MUL = auto()  # arg: FUSED for a product inside a sum (`is_fused`); else None
     DIV = auto()  # floats
     IDIV = auto()  # integers, towards zero as in C
     MOD = auto()  # integers, sign of the dividend as in C
     POW = auto()
-    MAX = auto()  # NaN if an operand is NaN, also in a reduction; which of two zeros is not said
+    MAX = auto()  # NaN if an operand is NaN, also in a reduction; the sign of a zero is unspecified
     MIN = auto()
     LT = auto()
     EQ = auto()
@@ -73,33 +74,33 @@ class Op(Enum):
     PAD = auto()  # arg: (((before, after), ...), fill)
     SHRINK = auto()  # arg: ((start, stop, step), ...), step >= 1
     FLIP = auto()  # arg: axes
-    # WINDOW reads at o*stride + k*dilation for its two axes o (positions) and k (offsets).
+    # WINDOW reads at o*stride + k*dilation; its two axes are o (positions) and k (offsets).
     WINDOW = auto()  # arg: (axis, count, size, stride, dilation)
     CAT = auto()  # arg: axis
     # indexed, reducing, state
-    GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
-    REDUCE = auto()  # arg: (Op, axes), parts where ordered (`parts_of`); axes keep size 1
-    CONTIGUOUS = auto()  # a kernel boundary asked for by the user
-    # Four neighbours of the last axis as one uint32, the first in its low bits. Readers read the
-    # storage of the CONTIGUOUS in wider elements.
+    GATHER = auto()  # (data, int index); arg: axis; as numpy.take; negative indices count from end
+    REDUCE = auto()  # arg: (Op, axes[, parts]), see `parts_of`; the axes keep size 1
+    CONTIGUOUS = auto()  # a kernel boundary requested by the user
+    # Four neighbors on the last axis as one uint32, the first one in its low bits. It has no
+    # storage: readers read the CONTIGUOUS in wider elements.
     WORDS = auto()  # (CONTIGUOUS of uint8,)
-    # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
-    # (start, stop, step), or None for the one axis that the index picks from. Its result is the
-    # whole buffer after the write.
+    # ASSIGN stores a value in a buffer at the end of the run. arg: None for the whole buffer, else
+    # the written region: per axis (start, stop, step), or None for the one axis that the index
+    # addresses. Its result is the whole buffer after the write.
     ASSIGN = auto()  # (BUFFER, value[, int index])
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
-    ALTERNATIVES = auto()  # (serial, simt): one value computed in two ways, for two kinds of device
-    # (stored node that it is read for, or holds a part of,); arg: (shape, what tells it from
-    # others): memory of kernels that know each other; made while lowering
+    ALTERNATIVES = auto()  # (serial, simt): one value in two forms, for two kinds of device
+    # Memory shared by kernels that are lowered together; made while lowering. Source: the stored
+    # node that it is read for or holds a part of. arg: (shape, a value that makes it unique).
     PACK = auto()
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
-    ACCUMULATE = auto()  # (value,); arg: (Op, ranges), and parts: reduction over loop ranges
+    ACCUMULATE = auto()  # (value,); arg: (Op, ranges[, parts]): reduction over loop ranges
     STAGE = auto()  # (value,); arg: (None, ranges): values over loop ranges in a private array
     PICK = auto()  # (STAGE,); arg: Ix; one element of the array
-    SELECT = auto()  # (a, b): arg: valid; a where the predicate over ranges holds, else b
+    SELECT = auto()  # (a, b); arg: valid; a if the predicate over ranges holds, else b
     TUPLE = auto()  # the values that one loop nest stores; only the root of a body
 
 
@@ -118,15 +119,16 @@ LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.CAT}
 )
-# A sum of these is a contraction.
+# Sums of these ops are contractions.
 PRODUCTS = frozenset({Op.MUL, Op.DOT4})
 SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE, Op.PICK, Op.TUPLE})
-LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
+# scalar ops that run a loop; arg[1] holds their ranges
+LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
-# Of a CAST to half: somebody asked for the rounding; other casts end operations on halves.
+# Argument of a CAST to float16 that the user requested. Other such casts end fp16 operations.
 ROUNDED = "rounded"
-# Approximate cost of one evaluation in units of one add: for decisions about kernels only.
+# Approximate cost of one evaluation, in adds; only used for decisions about kernels.
 COST = (
     dict.fromkeys((Op.CAST, Op.BITCAST), 0)
     | dict.fromkeys((Op.DIV, Op.RECIP, Op.SQRT), 4)
@@ -146,32 +148,32 @@ def identity(op: Op, dtype: DType) -> float | int:
 
 
 class Source(Protocol):
-    """A node, as far as this module needs it; `scheduler.ir.node.Node` is one."""
+    """The part of `scheduler.ir.node.Node` that this module needs."""
 
     op: Op
     arg: Any
     shape: Shape
 
 
-# --- The order of a sum of floats, whatever runs it -------------------------------------------
+# --- The order of float sums, the same on every device ----------------------------------------
 #
 #     REDUCE (ADD, axes)       any order: each device may add parts of it first
 #     REDUCE (ADD, axes, 1)    ((0 + x0) + x1) + x2 ...   the axes as loops, the first outermost
 #     REDUCE (ADD, axes, 16)   16 such sums, of every 16th element of the last axis; then
 #                              s[i] + s[i + 8], of these 8 s[i] + s[i + 4], ... down to one; then
-#                              what is left at the end of the last axis, one by one
+#                              the remaining elements of the last axis, one by one
 #
-# A summed product is FUSED with its addition only where the graph says so: fma(a, b, sum) rounds
+# A product is FUSED with the addition of its sum only if the graph says so: fma(a, b, sum) rounds
 # once.
 
-# Partial sums: the lanes of the widest vector, so that any narrower one divides them.
+# Number of partial sums: the lanes of the widest vector, so narrower ones divide it.
 PARTS: Final = 16
-# Argument of a MUL that is part of a sum and has no value of its own.
+# Argument of a MUL inside a sum that has no rounded value of its own.
 FUSED: Final = "fused"
 
 
 def parts_of(node: Source) -> int:
-    """Return the partial sums of a REDUCE or ACCUMULATE; 0 if its order is free."""
+    """Return the number of partial sums of a REDUCE or ACCUMULATE; 0 if its order is free."""
     return int(node.arg[2]) if len(node.arg) > 2 else 0
 
 
@@ -284,7 +286,7 @@ def _reduce(src: Sources, arg: Any) -> Shape:
 def _words(src: Sources, _: Any) -> Shape:
     shape = src[0].shape
     if not shape or shape[-1] % 4:
-        raise VerifyError(f"WORDS: the last axis of shape {shape} is no multiple of 4")
+        raise VerifyError(f"WORDS: the last axis of shape {shape} is not a multiple of 4")
     return (*shape[:-1], shape[-1] // 4)
 
 
@@ -299,7 +301,7 @@ def _assign(src: Sources, arg: Any) -> Shape:
 
 
 def _region_shape(shape: Shape, region: Any, index: Sources) -> Shape:
-    """Return the shape of the values that go to a region of a buffer."""
+    """Return the shape of the values written to a region of a buffer."""
     picked = [i for i, r in enumerate(region) if r is None]
     known = [(r, s) for r, s in zip(region, shape, strict=False) if r is not None]
     fits = all(0 <= a <= b <= s and st >= 1 for (a, b, st), s in known)
@@ -339,7 +341,7 @@ _SHAPE_RULES: dict[Op, Callable[[Sources, Any], Shape]] = {
     Op.WORDS: _words,
     Op.PACK: lambda _, arg: tuple(arg[0]),
     Op.ASSIGN: _assign,
-    Op.CUSTOM: lambda *_: (),  # a launch has no value of its own
+    Op.CUSTOM: lambda *_: (),  # a launch has no value
     Op.RESULT: _result,
     Op.ALTERNATIVES: _alternatives,
 }

@@ -1,7 +1,7 @@
-"""Origins keep the names of the ONNX nodes that a graph's nodes come from beside the graph.
+"""Maps the nodes of a graph to the ONNX nodes that they come from, in a table beside the graph.
 
-Two models may share an interned node under different names, so a node cannot hold them. The
-importer fills the table of a model; the pipeline follows it from pass to pass.
+Two models can share an interned node under different names, so nodes cannot hold names. The
+importer fills the table of a model; each pass of the pipeline updates it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VIEWS = MOVES | {Op.CAST}
 
 
 class Origins:
-    """A table from nodes to the names of ONNX nodes, for people: no value depends on it."""
+    """A table from nodes to names of ONNX nodes, for messages only: no value depends on it."""
 
     __slots__ = ("_names",)
 
@@ -25,7 +25,7 @@ class Origins:
         self._names: dict[Node, Names] = {}
 
     def of(self, node: Node) -> Names:
-        """Return the names of a node; a custom kernel without any goes by its own."""
+        """Return the names of a node; an unnamed custom kernel has the name of its source."""
         names = self._names.get(node, ())
         if names or node.op not in (Op.CUSTOM, Op.RESULT):
             return names
@@ -33,7 +33,7 @@ class Origins:
         return (launch.arg.name,)
 
     def name(self, roots: Iterable[Node], names: Names) -> None:
-        """Name (() for inputs) all below `roots` that has no entry; below an entry all have one."""
+        """Give `names` (() for inputs) to all nodes from `roots` down to nodes with an entry."""
         stack = list(roots)
         while stack:
             node = stack.pop()
@@ -42,7 +42,7 @@ class Origins:
                 stack.extend(node.src)
 
     def over(self, roots: Iterable[Node]) -> Origins:
-        """Return a copy to `follow` a compilation with, in which every node of a graph is known."""
+        """Return a copy in which every node of a graph has an entry, for use with `follow`."""
         copy = Origins()
         if self._names:
             copy._names = dict(self._names)
@@ -50,11 +50,11 @@ class Origins:
         return copy
 
     def follow(self, new: Mapping[Node, Node]) -> None:
-        """Enter the nodes that a pass made (old -> new, in topological order).
+        """Add the nodes that a pass made (old -> new, in topological order).
 
-        A new node is named after the old ones whose work it does, or else after the first one that
-        was made into something above it. What only moves or casts a result belongs to its readers,
-        and bears no name.
+        A new node inherits the names of the old nodes whose work it does, or else of the first old
+        node whose replacement uses it. Nodes that only move or cast a result belong to its readers
+        and have no names.
         """
         if not self._names:
             return
@@ -80,6 +80,6 @@ class Origins:
                     stack.extend(node.src)
 
     def _inherited(self, made: Node, olds: Sequence[Node]) -> Names:
-        """Return the names of the old node of the same operation and shape, or else of all."""
+        """Return the names of an old node with the same operation and shape, or else of all."""
         alike = [n for n in olds if n.op is made.op and n.shape == made.shape]
         return tuple(dict.fromkeys(name for n in alike[:1] or olds for name in self.of(n)))

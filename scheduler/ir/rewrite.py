@@ -1,6 +1,6 @@
-"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack.
+"""Applies named rewrite rules to a graph, bottom-up.
 
-`alternatives` makes a node of two forms of a value, for two kinds of device.
+It also holds ALTERNATIVES, which stores two forms of one value for two kinds of device.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 
-# A node may be rewritten this often before we call it a cycle of rules.
+# Most rewrites of one node before the rules are assumed to form a cycle.
 MAX_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A named rewrite: `apply` returns the replacement of a node of one of `ops`, or None."""
+    """A named rewrite: `apply` returns the replacement of a node with an op of `ops`, or None."""
 
     name: str
     ops: tuple[Op, ...]
@@ -28,10 +28,10 @@ class Rule:
 
 @dataclass(slots=True)
 class Rewriter:
-    """A list of rules; counts how often each fired (`hits`)."""
+    """A list of rules that is applied to every node of a graph."""
 
-    rules: Sequence[Rule]  # the first that applies to a node is applied, until none does
-    hits: Counter[str] = field(default_factory=Counter)  # how often each rule fired
+    rules: Sequence[Rule]  # applied in order of preference, until none applies to the node
+    hits: Counter[str] = field(default_factory=Counter)  # number of times that each rule fired
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
         """Return old node -> new node; raise SchedulerError if rules undo each other."""
@@ -43,7 +43,7 @@ class Rewriter:
         new = unchanged(order)
         changed = False
         for node in order:
-            # Most calls end without any change.
+            # Most calls do not change anything.
             current = with_sources(node, new) if changed else node
             if current.op in table:
                 current = self._fixpoint(current, table)
@@ -61,16 +61,16 @@ class Rewriter:
                     break
             else:
                 return node
-        raise SchedulerError(f"{node!r}: rewrite rules do not come to an end ({self.hits})")
+        raise SchedulerError(f"{node!r}: rewrite rules do not terminate ({self.hits})")
 
 
 def unchanged(order: Sequence[Node]) -> dict[Node, Node]:
-    """Return what a pass returns that leaves each node as it is."""
+    """Return the result of a pass that changes nothing: each node maps to itself."""
     return dict(zip(order, order, strict=True))
 
 
 def with_sources(node: Node, new: Mapping[Node, Node]) -> Node:
-    """Return the node over the new form of its sources."""
+    """Return the node with the new forms of its sources."""
     src = tuple(map(new.__getitem__, node.src))
     return node if src == node.src else remake(node, src)
 
@@ -80,23 +80,23 @@ def remake(node: Node, src: tuple[Node, ...]) -> Node:
     return make(node.op, node.dtype, src, node.arg)
 
 
-# --- ALTERNATIVES: one value computed in two ways, of which a device keeps one ----------------
+# --- ALTERNATIVES: one value in two forms, of which a device keeps one ------------------------
 #
 #     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 #
-# So an imported model does not depend on the device.
+# This keeps an imported model independent of the device.
 
-# Sources for devices whose work-items each have a core to themselves, and for lock step.
+# Position of the source for devices with one work-item per core, and for those in lock step.
 SERIAL, SIMT = 0, 1
 
 
 def alternatives(serial: Node, simt: Node) -> Node:
-    """Return a node of two forms; if they are the same node, that one."""
+    """Return a node with two forms; if they are the same node, that node."""
     if serial is simt:
         return serial
     return make(Op.ALTERNATIVES, serial.dtype, (serial, simt))
 
 
 def keep_form(roots: Sequence[Node], form: int) -> dict[Node, Node]:
-    """Return old node -> new node with one form, SERIAL or SIMT, in place of all alternatives."""
+    """Return old node -> new node, with one form (SERIAL or SIMT) in place of all alternatives."""
     return Rewriter((Rule("keep form", (Op.ALTERNATIVES,), lambda node: node.src[form]),))(roots)

@@ -1,14 +1,14 @@
-"""What rounding does to a graph: which changes matter, and which values are too large for halves.
+"""Analyzes rounding: where small changes matter, and which values are too large for float16.
 
-A table says what each operation makes of a small change of its operands:
+Each operation has an effect on a small change of its operands:
 
-    PASSES    max(x, y), x[i], -x, x moved     the change comes out as it went in
-    SMOOTH    x + y, x * y, exp(x)             it comes out as a change of about its size
-    SUMS      sum(x), product(x)               it is one among many, added up in no promised order
-    DECIDES   floor(x), x < y, int(x), half(x) it may come out as a whole step
+    PASSES    max(x, y), x[i], -x, x moved     the change is the same in the result
+    SMOOTH    x + y, x * y, exp(x)             the change in the result has about the same size
+    SUMS      sum(x), product(x)               the change is one of many, summed in any order
+    DECIDES   floor(x), x < y, int(x), half(x) the result may change by a whole step
 
-`decided` finds values by which something is decided, `rounds` operations that round halves, and
-`largest_values` how large values are known to get.
+`decided` finds the values upstream of a DECIDES, `rounds` the operations that round float16
+results, and `largest_values` bounds on magnitudes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler.ir.ops import COMPARE, MOVEMENT, Op
 
 
 class Effect(Enum):
-    """What an operation does to a small change of one of its operands."""
+    """The effect of an operation on a small change of one of its operands."""
 
     PASSES = auto()
     SMOOTH = auto()
@@ -34,18 +34,19 @@ class Effect(Enum):
     DECIDES = auto()
 
 
-# Their results are not always numbers of the type, and are rounded. Others make halves of halves.
+# Operations whose exact result may need rounding to the type. Others map float16 values to float16
+# values.
 _ROUNDS: Final = frozenset(
     {Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.POW, Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS}
     | {Op.TANH, Op.ERF, Op.GELU}
 )
-# Movement that neither changes nor adds elements can be exchanged with arithmetic.
+# Movement that neither changes nor adds elements commutes with arithmetic.
 COMMUTING: Final = MOVEMENT - {Op.PAD, Op.CAT}
-# Operands whose elements are elements of the result, up to their sign.
+# Ops whose result elements are operand elements, up to their sign.
 _PASSES: Final = (
     MOVEMENT | {Op.CONTIGUOUS, Op.GATHER, Op.ASSIGN, Op.MAX, Op.MIN, Op.WHERE} | {Op.NEG, Op.ABS}
 )
-# A hand-written kernel may do anything with what it reads: sort it, for one.
+# A hand-written kernel can do anything with its inputs, such as sorting them.
 _DECIDES: Final = (
     COMPARE
     | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.MOD, Op.IDIV}
@@ -54,9 +55,9 @@ _DECIDES: Final = (
 
 
 def effect(node: Node) -> Effect:
-    """Return what a node does to a small change of its floating-point operands.
+    """Return the effect of a node on a small change of its floating-point operands.
 
-    Conditions, indices and other integers are no such operands: they do not change a little.
+    Conditions, indices and other integers do not count: they do not change by a little.
     """
     if node.op is Op.REDUCE:
         return Effect.SUMS if node.arg[0] in (Op.ADD, Op.MUL) else Effect.PASSES
@@ -71,20 +72,20 @@ def effect(node: Node) -> Effect:
 def rounds(node: Node) -> bool:
     """Return whether a floating-point result may have to be rounded to its type.
 
-    Conversions are not meant: rounding is all that they do.
+    Conversions do not count: they only round.
     """
     return node.op in _ROUNDS or effect(node) is Effect.SUMS
 
 
 def floats(node: Node) -> list[Node]:
-    """Return the operands that may change a little."""
+    """Return the floating-point operands."""
     return [s for s in node.src if s.dtype.is_float]
 
 
 def decided(order: Sequence[Node]) -> set[Node]:
-    """Return the values whose last place can decide about a whole step, whatever lies between.
+    """Return the values whose last bit can flip a decision downstream.
 
-    The walk ends at sums: their order is not promised, so neither is their last place.
+    The search stops at sums: their order is free, so their last bit is not defined.
     """
     seeds = [s for node in order if effect(node) is Effect.DECIDES for s in floats(node)]
     return upstream(order, seeds, lambda node: effect(node) in (Effect.PASSES, Effect.SMOOTH))
@@ -93,9 +94,9 @@ def decided(order: Sequence[Node]) -> set[Node]:
 def upstream(
     order: Sequence[Node], seeds: Iterable[Node], through: Callable[[Node], bool]
 ) -> set[Node]:
-    """Return the seeds and the values that they are computed from, looking through some nodes.
+    """Return the seeds and the values from which they are computed, through some nodes.
 
-    A state is always looked through, to what is written to it: the next run reads that.
+    States are always looked through to the values written to them, which the next run reads.
     """
     written: dict[Node, list[Node]] = {}
     for node in order:
@@ -113,32 +114,31 @@ def upstream(
     return found
 
 
-# --- How large values get; what is unknown stays unknown --------------------------------------
+# --- Bounds of magnitudes ----------------------------------------------------------------------
 #
 #     uint8 frame                  0 .. 255
 #     where(mask, x, -1e9)         reaches -1e9, whatever x is
 #     x + (mask - 1) * 1e9         reaches -1e9, if x is small
-#     x @ w                        unknown: a bound would be far above what is ever met
+#     x @ w                        unknown: a strict bound would be far above real values
 #
-# A bound that holds for every input grows at every layer and says nothing. So an unknown operand
-# counts as small.
+# A strict bound grows at every layer until it is useless, so an unknown operand counts as small.
 
-# The largest finite half.
+# The largest finite float16.
 HALF_MAX: Final = 65504.0
-# exp(80) is 5.5e34, beyond any half and within every float.
+# exp(80) is 5.5e34, above any float16 and within float32.
 _EXP_LIMIT: Final = 80.0
 
-# Least and greatest value; None: unknown.
+# (least, greatest) value; None if unknown.
 Interval = tuple[float, float] | None
 
-# Operations whose results lie between -1 and 1, and that range.
+# Operations with results between -1 and 1.
 _UNIT: Final = frozenset({Op.SIN, Op.COS, Op.TANH, Op.ERF})
 _UNIT_RANGE: Final = (-1.0, 1.0)
 _TO_WHOLE: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 
 
 def largest_values(order: Sequence[Node]) -> dict[Node, float]:
-    """Return the largest magnitude each node is known to reach; nothing for what is unknown."""
+    """Return the largest magnitude each node is known to reach, without unknown ones."""
     known: dict[Node, Interval] = {}
     for node in order:
         found = _interval(node, [known[s] for s in node.src])
@@ -149,7 +149,7 @@ def largest_values(order: Sequence[Node]) -> dict[Node, float]:
         elif node.dtype is dt.bool_:
             found = (0.0, 1.0)
         if found is not None and not (isfinite(found[0]) and isfinite(found[1])):
-            found = None  # infinities are halves too
+            found = None  # float16 has infinities too
         known[node] = found
     return {n: max(abs(r[0]), abs(r[1])) for n, r in known.items() if r is not None}
 
@@ -178,7 +178,7 @@ def _interval(node: Node, src: list[Interval]) -> Interval:
 
 
 def _arithmetic(op: Op, src: list[Interval]) -> Interval:
-    """Return the range of an elementwise operation; of a sum, what is unknown counts as small."""
+    """Return the range of an elementwise operation; unknown terms of a sum count as small."""
     if op in (Op.ADD, Op.SUB) and (src[0] is None) != (src[1] is None):
         one = src[0] if src[1] is None else src[1]
         return one if op is Op.ADD or src[1] is None else _negated(one)

@@ -1,6 +1,7 @@
-"""Verifies the tensor-level IR: after each pass in tests and under DEBUG >= 1, else after the last.
+"""Verifies a tensor-level graph: operand counts, types and the graph as a whole.
 
-Creating a node checks its shape; the verifier checks operands, types and the graph as a whole.
+Shapes are checked when a node is made. The verifier runs after each pass in tests and with DEBUG >=
+1, otherwise after the last pass only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
 def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = None) -> None:
-    """Check a graph; raise VerifyError with the node, the rule and the last pass (`after`)."""
+    """Raise VerifyError if a graph is invalid, with node, rule and last pass (`after`)."""
     states: dict[Node, Node] = {}
     for node in toposort(roots):
         problem = _check_arity(node) or _check_types(node) or _check_words(node)
@@ -50,13 +51,13 @@ def _check_arity(node: Node) -> str:
     if node.op is Op.CAT:
         return "" if len(node.src) > 1 else "CAT needs at least two sources"
     if node.op is Op.CUSTOM:
-        want = len(node.src)  # any number: the kernel's source names its operands
+        want = len(node.src)  # any number: the source of the kernel names its operands
     if node.op is not Op.RESULT and any(s.op is Op.CUSTOM for s in node.src):
         return "a launch has no value; RESULT picks one of its outputs"
     if node.op is Op.ASSIGN:
         want = 3 if node.arg is not None and None in node.arg else 2
     if node.op in SCALAR_LEVEL:
-        return "a scalar-level op stands in a tensor graph"
+        return "a scalar-level op in a tensor graph"
     return "" if want == len(node.src) else f"expected {want} sources, found {len(node.src)}"
 
 

@@ -1,1 +1,1 @@
-"""Turn a graph of tensors into a list of kernels: storage, fusion, order, memory."""
+"""Turns a graph of tensors into an ordered list of kernels: storage, fusion, order, memory."""

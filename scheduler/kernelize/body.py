@@ -1,11 +1,12 @@
-"""Build the body of a kernel: the scalar expression that one iteration computes.
+"""Builds the body of a kernel: the scalar expression that one iteration computes.
+
+Its input is a region (a planned loop nest) of a StorePlan, its result a Body:
 
     tensor level                              scalar level, at ranges (n, m) with k reduced
     sum(EXPAND(x) * EXPAND(w)) + EXPAND(b)    ACCUMULATE(LOAD x[n,k] * LOAD w[k,m]; k) + LOAD b[m]
 
-A LOAD names the buffer node, the logical index (one Ix per axis) and the predicate under which it
-is read; where the predicate fails its value is the fill. Storage layout is not known yet: offsets
-come later.
+A LOAD names a buffer node, a logical index (one Ix per axis) and a predicate. If the predicate
+fails, its value is the fill. The storage layout is not chosen yet, so there are no offsets.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Swap = Callable[[Node], Node | None]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Argument of a LOAD: which element, when, and the value otherwise."""
+    """Argument of a LOAD: the element, the predicate under which it is read, and the fill."""
 
     index: Index
     valid: Predicate
@@ -46,44 +47,44 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The place on an axis that a store writes to; outside of the axis nothing is written."""
+    """A run-time index on one axis of a store; indices outside the axis write nothing."""
 
     axis: int
-    value: Node  # scalar integer node, negative ones already counted from the end
+    value: Node  # scalar integer node; negative indices are already counted from the end
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """One result of a loop nest."""
 
-    target: Node  # whose storage is written: a stored node, or the BUFFER of a state
-    # Of the element written, in the shape of target and the ranges of the body. Ranges that it
-    # does not name are loops below it: the element is written once, outside them.
+    target: Node  # node whose storage is written: a stored node, or the BUFFER of a state
+    # Index of the written element, in the shape of target and the ranges of the body. Loops over
+    # ranges that it does not use run inside: the element is written once, outside of them.
     index: Index
     value: Node
-    row: Row | None = None  # where on an axis, if only run time knows; index is 0 on that axis
+    row: Row | None = None  # run-time index on one axis; `index` is 0 there
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A loop nest of a kernel; a range of None stands for an axis of size 1."""
+    """A loop nest of a kernel; axes of size 1 have the range None."""
 
     ranges: tuple[Atom | None, ...]
     stores: tuple[Store, ...]
 
     @property
     def value(self) -> Node:
-        """Everything that is stored, then the rows: one scalar node, a TUPLE of several."""
+        """All stored values, then the rows, as one scalar node; a TUPLE if there are several."""
         rows = [s.row.value for s in self.stores if s.row is not None]
         return tuple_of([*(s.value for s in self.stores), *rows])
 
     @property
     def loops(self) -> tuple[Atom, ...]:
-        """The ranges without the axes of size 1."""
+        """The ranges, without the axes of size 1."""
         return tuple(r for r in self.ranges if r is not None)
 
     def overwrites(self, store: Store, source: Node) -> bool:
-        """Whether a result may be stored over a source that is row-major, as states are."""
+        """Whether a result may be stored over a row-major source, such as a state."""
         place = ixs.flatten(store.index, store.target.shape)
         return overwrites(self.value, self.loops, place, source, _row_major)
 
@@ -96,7 +97,7 @@ _Key = tuple[Node, Index, Predicate]
 
 
 class _Builder:
-    """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
+    """Evaluates tensor nodes at indices to scalar nodes; an explicit stack avoids recursion."""
 
     def __init__(self, region: Region, plan: StorePlan) -> None:
         self.stored = plan.regions
@@ -107,7 +108,7 @@ class _Builder:
         self.ranges: dict[Node, frozenset[Atom]] = {}
 
     def build(self, node: Node, index: Index) -> Node:
-        """Return the scalar value of `node` at `index`; the stored node itself is not loaded."""
+        """Return the scalar value of `node` at `index`, without loading the region's own node."""
         first: _Key = (node, index, ())
         stack: list[_Key] = [first]
         while stack:
@@ -152,12 +153,12 @@ class _Builder:
         return [(node.src[0], inner, _both(valid, inside))]
 
     def _is_picked(self, key: _Key) -> bool:
-        """Whether a value is read from a private array (and is not the one that fills it)."""
+        """Whether a value is read from a private array and is not the value that fills it."""
         stage = self.stages.get(key[0])
         return stage is not None and key[1] != stage.index
 
     def _gather_sources(self, key: _Key) -> list[_Key]:
-        """The index first; once it is known, the data at that index."""
+        """Return the index of a gather; once that is built, also the data at the index."""
         node, index, valid = key
         data, which = node.src
         rank = len(which.shape)
@@ -192,13 +193,13 @@ class _Builder:
         return src[0]
 
     def _accumulate(self, node: Node, value: Node, ranges: tuple[Atom, ...]) -> Node:
-        """Reduce a scalar value over ranges, as a REDUCE says.
+        """Reduce a scalar value over ranges, by the op of a REDUCE.
 
-        sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over,
-        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.ir.build`
+        sum(x[i]; j in 0..n)     ->  x[i] * n     no loop over ranges that the value does not use,
+        max(x[i]; j in 0..n)     ->  x[i]         see `repeated` in `scheduler/ir/build.py`
         sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
 
-        In a fixed order all of it is looped over, whatever it is: x[i] * n has other last bits.
+        In a fixed order every range is looped over, because x[i] * n rounds differently.
         """
         op: Op = node.arg[0]
         if parts_of(node):
@@ -212,7 +213,7 @@ class _Builder:
         return _loop(op, value, ranges) if whole is None else whole
 
     def _ranges_of(self, value: Node) -> frozenset[Atom]:
-        """Return the ranges a scalar value depends on, or reduces over."""
+        """Return the ranges that a scalar value depends on or reduces over."""
         stack = [value]
         while stack:
             node = stack[-1]
@@ -222,7 +223,7 @@ class _Builder:
                 continue
             stack.pop()
             if node in self.ranges:
-                continue  # known since an earlier reduction: what is below it is not walked again
+                continue  # known from an earlier reduction: nodes below it are not walked again
             found: set[Atom] = set()
             for atom in atoms_of(node):
                 found |= {atom} if atom.node is None else self.ranges[atom.node]
@@ -233,7 +234,7 @@ class _Builder:
 
 
 def _loop(op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
-    """Return a scalar value reduced over ranges; a reduction of the same kind below is merged."""
+    """Return a scalar value reduced over ranges; an equal reduction below it is merged."""
     if not ranges:
         return value
     if value.op is Op.ACCUMULATE and value.arg[0] is op and not parts_of(value):
@@ -255,7 +256,7 @@ def _load(node: Node, index: Index, valid: Predicate) -> Node:
 
 
 def _fill_outside(value: Node, inside: Predicate, fill: float) -> Node:
-    """Mask a padded value; a masked load gives its fill itself and needs no select over it."""
+    """Mask a padded value; a masked load returns its fill itself and needs no select."""
     if inside == ():
         return value
     if inside == ixs.NEVER:
@@ -281,7 +282,7 @@ def _is_zero_outside(value: Node, inside: Predicate) -> bool:
 
 
 def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
-    """CAT: the last source is the default, each earlier one is selected where it is read."""
+    """Select among the sources of a CAT; the last one is the default."""
     parts = cat_sources(node, index)
     value = src[-1]
     for (_, _, inside), candidate in zip(reversed(parts[:-1]), reversed(src[:-1]), strict=True):
@@ -293,7 +294,7 @@ def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
 
 
 def _row_index(value: Node, size: int) -> Ix:
-    """Return the row a gather reads: negative counts from the end, the result stays in bounds."""
+    """Return the row of a gather; negative indices count from the end, the result is clipped."""
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known
@@ -311,10 +312,10 @@ def _row_index(value: Node, size: int) -> Ix:
 
 
 def _counted_from_start(value: Node, size: int) -> Node:
-    """Return an integer index as int32, negative ones counted from the end."""
+    """Return an integer index as int32, with negative indices counted from the end."""
     row, (low, high) = value, bounds_of(value)
     if row.dtype is not dt.int32:
-        if high > ixs.LARGEST:  # what is outside must stay so
+        if high > ixs.LARGEST:  # values outside of the axis must stay outside
             row = alu(Op.MIN, row, const(size, row.dtype))
         if low < -ixs.LARGEST:
             row = alu(Op.MAX, row, const(-size - 1, row.dtype))
@@ -326,7 +327,7 @@ def _counted_from_start(value: Node, size: int) -> Node:
 
 
 def _as_index(value: Node) -> Ix | None:
-    """Return a scalar integer expression as an index if it only depends on ranges and constants."""
+    """Return an integer expression of ranges and constants as an index; None for any other."""
     if value.op is Op.CONST and isinstance(value.arg, int):
         return ixs.constant(value.arg)
     if value.op is Op.INDEX:
@@ -349,7 +350,7 @@ def _as_index(value: Node) -> Ix | None:
 
 
 def build_body(region: Region, plan: StorePlan) -> Body:
-    """Return a region's loop nest, with LOADs of stored nodes; LoweringError is internal."""
+    """Return the loop nest of a region, with LOADs of stored nodes; LoweringError is a bug."""
     builder = _Builder(region, plan)
     value = builder.build(region.root, region.index)
     if value.shape != ():
@@ -363,14 +364,14 @@ def build_body(region: Region, plan: StorePlan) -> Body:
 
 
 def moved_access(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
-    """Return the argument of a LOAD in other ranges."""
+    """Return the argument of a LOAD with its ranges replaced."""
     access: Access = load.arg
     index = tuple(ixs.substitute(i, mapping) for i in access.index)
     return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
 
 
 def moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap = lambda _: None) -> Body:
-    """Return a body without rows in other ranges, with some nodes replaced by `swap`."""
+    """Return a body without rows with its ranges replaced and some nodes replaced by `swap`."""
     value = rebuild(body.value, mapping, moved_access, swap)
     values = value.src if value.op is Op.TUPLE else (value,)
     stores = tuple(

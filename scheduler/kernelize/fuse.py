@@ -1,14 +1,13 @@
-"""Fuse finished kernels: several results in one loop nest, several small loop nests in one launch.
+"""Fuses finished kernels: several results in one loop nest, or several nests in one launch.
 
     c = a.sum() + 2; d = a.sum() * 3       ->     one kernel: s = sum(a); c = s + 2; d = s * 3
     s = a.sum(1); c = cos(a)               ->     for each row: its sum, then its cosines
     small heads of a model                 ->     one launch, each work-item runs one of the nests
     y = custom(x); z = relu(y)             ->     one launch, the custom kernel's slot stores z
 
-Candidates read or write the same buffer and stand near each other; small ones may share nothing.
-The best come first: an epilogue, one loop nest, both or neither reduce, most bytes in common,
-nearest. A pair is refused if a third kernel lies between, if it exceeds the limits of a kernel, or
-raises the peak of live memory.
+Candidates are pairs of kernels that share a buffer and are close in creation order; small ones need
+not share anything. `score` ranks them. A pair is refused if another kernel must run between the
+two, if the result exceeds the limits of a kernel, or if it raises the peak of live memory.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from scheduler.kernelize.merge import Merged, merge
 from scheduler.kernelize.order import Step
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
-# --- Combining two kernels where that pays: as one loop nest, or side by side -----------------
+# --- Combining two kernels, as one loop nest or side by side ----------------------------------
 #
 #     equal loops, or the loops of one are the outer loops of the other      ->     one loop nest
 #     small, and neither needs the other                                     ->     side by side
 #
-# One nest pays where data are shared: what one stores and the other reads, or what both read. It
-# does not pay where it takes a contraction's register tile away, so two different contractions, and
-# a contraction with something that only reads the same input, stay apart.
+# One nest pays if data are shared: a value that one stores and the other reads, or that both read.
+# It does not pay if it takes a contraction's register tile away. So two different contractions stay
+# apart, as do a contraction and a kernel that only reads the same input.
 
 Pair = tuple[int, int]
 Score = tuple[int, bool, int, int]
 
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
-    """Return what to compare candidates by, the smaller the better; None for no candidate.
+    """Return the rank of a pair, the smallest is the best; None if it is no candidate.
 
-    (0 as an epilogue, 1 as one nest, 2 side by side; only one of them reduces, bytes in common
-    negated, distance)
+    The rank is (0 for an epilogue, 1 for one nest, 2 for side by side; whether exactly one of them
+    reduces; bytes in common, negated; distance in creation order).
     """
     a, b = (graph.groups[i].kernel for i in pair)
     if a.custom is not None or b.custom is not None:
@@ -55,16 +54,17 @@ def score(graph: FusionGraph, pair: Pair) -> Score | None:
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
-    if not nested and not _fits_beside(graph, a, b):
+    if not nested and not _fit_side_by_side(graph, a, b):
         return None
     distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
     return (1 if nested else 2, bool(a.reductions) is not bool(b.reductions), -moved, distance)
 
 
 def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
-    """Return two kernels as one, None if that cannot be or does not pay.
+    """Return two kernels as one; None if that is impossible or does not pay.
 
-    `first` does not wait for `second`; `second` may wait for it, but for nobody who does.
+    `first` does not depend on `second`. `second` may depend on `first`, but not through a third
+    kernel.
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     limits = graph.spec.limits
@@ -79,8 +79,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         stores = [s for s in nest.stores if not graph.is_local(s.target, first, second)]
         bodies, kept = (Body(nest.ranges, tuple(stores)),), tuple(s.target for s in stores)
     bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
-    beside = bindable and _fits_beside(graph, a, b)
-    if bodies is None and beside and not graph.overwrites(first, second):
+    side_by_side = bindable and _fit_side_by_side(graph, a, b)
+    if bodies is None and side_by_side and not graph.overwrites(first, second):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None
@@ -92,14 +92,14 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
 
 
 def _with_epilogue(graph: FusionGraph, first: int, second: int) -> Kernel | None:
-    """Return a custom kernel that computes its only reader in its slot, None if that cannot be."""
+    """Return a custom kernel with its only reader in its slot; None if that is impossible."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     local = graph.is_local(a.targets[0], first, second)
     return with_epilogue(a, b, graph.spec.limits) if local else None
 
 
 def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
-    """Return two kernels as one loop nest that stores all they do, None if that does not pay."""
+    """Return two kernels as one loop nest with the stores of both; None if that does not pay."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     pair, nests = (a, b), graph.tried.nests
     if nests.get(pair, ()) is None or not _loops_fit(a, b) or _is_pinned(a, b):
@@ -107,7 +107,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
     if _reads_too_much(graph, first, second, limits):
         return None
     if pair not in nests:
-        merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_cost_again)
+        merged = merge(a.bodies[0], b.bodies[0], graph.spec.costs.max_recompute_cost)
         nests[pair] = None
         if (
             merged is not None
@@ -119,17 +119,18 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
 
 
 def _arguments(kernel: Kernel) -> int:
-    """Return how many buffers are bound for reading, at most: each weight read may be packed."""
+    """Return the most buffers bound for reading: each read of a weight may have its own packing."""
     views = sum(is_weight(n.src[0]) for n in kernel.loads)
     return views + sum(not is_weight(r) for r in kernel.reads)
 
 
 def _reads_too_much(graph: FusionGraph, first: int, second: int, limits: Limits) -> bool:
-    """Whether one nest of two kernels certainly has too many buffers: not worth building then."""
+    """Whether one nest of two kernels surely has too many buffers and need not be built."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     local = {t for t in (*a.targets, *b.targets) if graph.is_local(t, first, second)}
     if not local <= {*a.targets} & {*b.reads}:
-        return False  # what nobody reads goes, with what it alone reads
+        # dropping a result that nobody reads also drops the buffers that only it reads
+        return False
     reads, targets = {*a.reads, *b.reads} - {*a.targets}, {*a.targets, *b.targets} - local
     return not limits.fits(len(reads), len(targets))
 
@@ -144,18 +145,18 @@ def _loops_fit(a: Kernel, b: Kernel) -> bool:
 
 
 def _is_pinned(a: Kernel, b: Kernel) -> bool:
-    """Whether the second reads across a boundary that the user asked for."""
+    """Whether the second kernel reads across a boundary that the user requested."""
     return any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
 
 
 def _keeps_old_values(graph: FusionGraph, body: Body) -> bool:
-    """Whether every element of a state is read before it is overwritten, in the same iteration."""
+    """Whether every element of a state is read before the same iteration overwrites it."""
     changed = [(s, graph.state_of(s.target)) for s in body.stores]
     return all(state is None or body.overwrites(store, state) for store, state in changed)
 
 
-def _fits_beside(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
-    """Whether two kernels are small and neither reads what the other writes."""
+def _fit_side_by_side(graph: FusionGraph, a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels are small and neither reads a result of the other."""
     apart = not {*a.targets} & {*b.reads} and not {*b.targets} & {*a.reads}
     few = len(a.bodies) + len(b.bodies) <= graph.spec.costs.max_bodies
     return apart and few and graph.is_small(a) and graph.is_small(b)
@@ -171,21 +172,21 @@ def _pays(merged: Merged, a: Kernel, b: Kernel, costs: Costs) -> bool:
     hoisted = {on[n] & mine for n in loops} - {mine}
     outside = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores} - {mine}
     if len(hoisted | outside) > 1:
-        return False  # no order of the loops has all of these outside the others
+        return False  # no order of the loops puts each of these outside all others
     if merged.shorter is not None:
         rows = prod(r.size for r in merged.shorter)
         alike = all(on[n] & mine == merged.shorter for n in loops)
         reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
-        if merged.again and reduced > costs.max_again * size:
+        if merged.recomputes and reduced > costs.max_recomputed * size:
             return False
         return alike and (rows >= costs.hoist_rows or size <= costs.small_kernel)
-    if merged.again:
+    if merged.recomputes:
         return False
     if hoisted and any(on[n] & mine == mine for n in loops):
         return False
     reads_it = bool({*a.targets} & {*b.reads})
     apart = merged.added and len(loops) > len(merged.added)
-    # Where all of it is less work than a launch, a register tile is worth nothing.
+    # If all of it is less work than a launch, losing a register tile does not matter.
     little = size * sum(prod(r.size for r in n.arg[1]) for n in loops) <= costs.launch
     heavy = any(_is_product(n) for n in loops) and not little
     return not heavy or (reads_it and not apart)
@@ -195,10 +196,10 @@ def _is_product(node: Node) -> bool:
     return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
 
 
-MAX_ROUNDS = 10  # a round that combines nothing ends it sooner; chosen by hand
+MAX_ROUNDS = 10  # most rounds; fusion ends earlier after a round without a fusion; chosen by hand
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64
-# Where a round raises the peak, parts of it are tried, so many times.
+# Most parts of a round to try separately if the round raises the peak.
 MAX_TRIES = 64
 
 
@@ -212,20 +213,20 @@ def fuse(
     """Return fewer kernels that compute the same, and their steps.
 
     Args:
-        kernels: in creation order.
-        steps: of the same kernels; `after` holds the edges that states need.
-        sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
-        spec: of the device.
+        kernels: the kernels in creation order.
+        steps: their edges; `after` holds those that states need.
+        sizes: arena bytes of written nodes; a node that is missing here must stay stored.
+        spec: the device row.
         alone: stored nodes whose kernels stay as they are.
     """
     graph = FusionGraph(kernels, steps, sizes, spec)
     for _ in range(MAX_ROUNDS):
         pairs = _candidates(graph, frozenset(alone))
         trial = graph.copy()
-        if not _take(trial, pairs):
+        if not _fuse_pairs(trial, pairs):
             break
         if trial.peak() > graph.peak():
-            trial = _take_partly(graph, pairs)
+            trial = _fuse_partly(graph, pairs)
             if trial is graph:
                 break
         graph = trial
@@ -233,7 +234,7 @@ def fuse(
 
 
 def _candidates(graph: FusionGraph, alone: frozenset[Node]) -> list[Pair]:
-    """Return pairs of groups that may become one, best first."""
+    """Return pairs of groups that may be fused, best first."""
     fixed = {i for i, g in graph.groups.items() if not alone.isdisjoint(g.kernel.targets)}
     found: dict[Pair, None] = {}
     for touching in graph.touching():
@@ -246,18 +247,18 @@ def _candidates(graph: FusionGraph, alone: frozenset[Node]) -> list[Pair]:
     for i, j in pairwise(graph.small()):
         if graph.position(j) - graph.position(i) <= MAX_DISTANCE:
             found[i, j] = None
-    # What lies between two kernels may become part of one of them: then the next round finds them.
+    # A kernel between two others may be fused with one; the next round then finds the pair.
     free = [p for p in found if fixed.isdisjoint(p) and graph.ordered(*p) is not None]
     scored = [(score(graph, pair), pair) for pair in free]
     kept = [(value, pair) for value, pair in scored if value is not None]
     return [pair for value, pair in sorted(kept, key=lambda s: (s[0], s[1]))]
 
 
-def _take(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
-    """Fuse what can be fused; return how many pairs were."""
+def _fuse_pairs(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
+    """Fuse pairs in order where possible; return the number of fusions."""
     taken = 0
     for pair in pairs:
-        i, j = graph.now(pair[0]), graph.now(pair[1])
+        i, j = graph.current_group(pair[0]), graph.current_group(pair[1])
         if i == j:
             continue
         ordered = graph.ordered(i, j)
@@ -268,19 +269,19 @@ def _take(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
     return taken
 
 
-def _take_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
-    """Fuse the pairs that leave the peak where it is: all of a part, or its halves one by one."""
+def _fuse_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
+    """Fuse only pairs that keep the peak: a whole part, or else each of its halves separately."""
     parts = [pairs]
     for _ in range(MAX_TRIES):
         if not parts:
             break
         part = parts.pop()
         trial = graph.copy()
-        if not _take(trial, part):
+        if not _fuse_pairs(trial, part):
             continue
         if trial.peak() <= graph.peak():
             graph = trial
         elif len(part) > 1:
             middle = len(part) // 2
-            parts += [part[middle:], part[:middle]]  # the better half first
+            parts += [part[middle:], part[:middle]]  # the half with the better pairs first
     return graph

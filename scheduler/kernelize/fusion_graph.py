@@ -1,4 +1,8 @@
-"""FusionGraph tracks kernels that wait for each other while pairs of them become one."""
+"""Defines FusionGraph: the kernels of an entry and their dependencies while pairs are fused.
+
+A group is one kernel, or several that were fused. `scheduler/kernelize/fuse.py` asks the graph
+which groups may become one, tries fusions on copies and compares the peaks of live memory.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +20,21 @@ from scheduler.kernelize.order import Step, best_order, estimated_peak
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Kernels that became one; `step.after` names groups, `position` is the first kernel's."""
+    """Kernels fused into one."""
 
-    kernel: Kernel
-    step: Step
-    position: int
+    kernel: Kernel  # the fused kernel
+    step: Step  # its edges; `step.after` holds numbers of groups
+    position: int  # the place of its first kernel in creation order
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Results for pairs of kernels: copies of a graph ask for the same ones again."""
+    """Cached results for pairs of kernels; copies of a graph try the same pairs again."""
 
-    # As one nest; None if they should not be one.
+    # Merged loop nests; None if the pair should not become one nest.
     nests: dict[tuple[Kernel, Kernel], Body | None] = field(default_factory=dict)
-    # Merged kernels, by what they store; by None side by side.
+    # Fused kernels. The third part of the key is the stored nodes of one nest, None for side by
+    # side.
     kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
         default_factory=dict
     )
@@ -39,9 +44,9 @@ class FusionGraph:
     """Kernels with their edges.
 
     Attributes:
-        groups: by number; a group that was merged into another is gone.
-        sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
-        tried: known to all copies.
+        groups: the groups by number, without those merged into others.
+        sizes: arena bytes of each written node; a node that is missing here must stay stored.
+        tried: results shared by all copies of the graph.
     """
 
     def __init__(
@@ -73,18 +78,18 @@ class FusionGraph:
         other._ancestors = list(self._ancestors)
         return other
 
-    def now(self, i: int) -> int:
-        """Return the group that a group has become part of."""
+    def current_group(self, i: int) -> int:
+        """Return the group that now contains a group."""
         while i in self._merged:
             i = self._merged[i]
         return i
 
     def position(self, i: int) -> int:
-        """Return where a group stands in creation order."""
+        """Return the place of a group in creation order."""
         return self.groups[i].position
 
     def touching(self) -> Iterator[list[int]]:
-        """Yield for each buffer the groups that read or write it, if there are several."""
+        """Yield, for each buffer that several groups read or write, these groups in order."""
         for node, readers in self._readers.items():
             writer = self._producer.get(node)
             groups = readers if writer is None else readers | {writer}
@@ -92,7 +97,7 @@ class FusionGraph:
                 yield sorted(groups)
 
     def is_small(self, kernel: Kernel) -> bool:
-        """Whether each loop nest takes less time than a launch; no custom kernel counts."""
+        """Whether each loop nest takes less time than a launch; custom kernels are never small."""
         return kernel.custom is None and kernel.work <= self.spec.costs.launch
 
     def small(self) -> list[int]:
@@ -101,14 +106,14 @@ class FusionGraph:
         return sorted(found, key=self.position)
 
     def ordered(self, i: int, j: int) -> tuple[int, int] | None:
-        """Return two groups, the one that runs first first; None if they cannot be one."""
+        """Return two groups in running order; None if another group must run between them."""
         first, second = (j, i) if self._ancestors[i] >> j & 1 else (i, j)
         if any(self._ancestors[p] >> first & 1 for p in self._before(second) if p != first):
             return None
         return first, second
 
     def overwrites(self, first: int, second: int) -> bool:
-        """Whether the second overwrites what the first reads."""
+        """Whether the second group overwrites a value that the first reads."""
         return first in self.groups[second].step.after
 
     def state_of(self, target: Node) -> Node | None:
@@ -116,11 +121,11 @@ class FusionGraph:
         return target if target.op is Op.BUFFER else self._in_place.get(target)
 
     def is_local(self, target: Node, first: int, second: int) -> bool:
-        """Whether nobody but two groups needs a stored value."""
+        """Whether a stored value is in the arena and only these two groups read it."""
         return target in self.sizes and self._readers.get(target, frozenset()) <= {first, second}
 
     def accept(self, first: int, second: int, kernel: Kernel) -> None:
-        """Make one group of two."""
+        """Replace two groups by one with the fused kernel."""
         a, b = self.groups[first], self.groups.pop(second)
         both = frozenset({first, second})
         after = (a.step.after | b.step.after) - both
@@ -146,14 +151,14 @@ class FusionGraph:
         self._peak = None
 
     def peak(self) -> int:
-        """Return the most bytes alive at once in the best order known."""
+        """Return the most bytes alive at a time in the best known order."""
         if self._peak is None:
             _, steps = self.result()
             self._peak = estimated_peak(best_order(steps, self.sizes), steps, self.sizes)
         return self._peak
 
     def result(self) -> tuple[list[Kernel], list[Step]]:
-        """Return what is left, numbered anew in creation order."""
+        """Return the remaining kernels and their steps, renumbered in creation order."""
         left = sorted(self.groups.values(), key=lambda g: g.position)
         number = {id(g): i for i, g in enumerate(left)}
         of = {i: number[id(g)] for i, g in self.groups.items()}

@@ -1,9 +1,11 @@
-"""A Kernel is one launch: loop nests over logical indices, with what they write and read.
+"""Defines Kernel, one launch: its loop nests and the buffers that they write and read.
 
-A custom kernel has no loop nests, but may compute the only reader of its first output in its slot:
+Loop nests use logical indices here; later stages choose the storage layout. A custom kernel is
+OpenCL source supplied by the user and has no loop nests. Its source may have a slot, into which one
+loop nest is fused as an epilogue if it is the only reader of the kernel's first output:
 
     y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
-                                                 its slot stores relu(y + b) at the same place
+                                                 its slot stores relu(y + b) at the same index
 """
 
 from __future__ import annotations
@@ -26,62 +28,63 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes
 
 @dataclass(frozen=True, eq=False)
 class CustomLaunch:
-    """What makes a Kernel a custom one."""
+    """The parts of a Kernel that only a custom kernel has."""
 
     spec: CustomKernel
-    inputs: tuple[Node, ...]  # whose storage is in0, in1, ...; row-major, may come twice
-    outputs: tuple[Node, ...]  # all its RESULT nodes, read or not
-    epilogue: Body | None = None  # loop nest that stores instead of the first output
+    inputs: tuple[Node, ...]  # nodes bound to in0, in1, ...; row-major, repeats allowed
+    outputs: tuple[Node, ...]  # all RESULT nodes, including those that nothing reads
+    epilogue: Body | None = None  # loop nest in the slot; its result replaces the first output
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One launch; compared by identity."""
+    """One launch. Kernels compare by identity."""
 
-    bodies: tuple[Body, ...]  # several are independent of each other and run side by side
-    targets: tuple[Node, ...]  # whose storage it writes: stored nodes, or the BUFFER of a state
-    reads: tuple[Node, ...]  # BUFFER and stored nodes it loads, in first-use order
-    origin: tuple[str, ...]  # ONNX node names it covers
+    bodies: tuple[Body, ...]  # loop nests; if several, they are independent of each other
+    # nodes whose storage it writes: stored nodes, or the BUFFER of a state
+    targets: tuple[Node, ...]
+    reads: tuple[Node, ...]  # BUFFER and stored nodes that it loads, in order of first use
+    origin: tuple[str, ...]  # names of the ONNX nodes that it computes
     custom: CustomLaunch | None = None  # set for a custom kernel, which has no bodies
-    scratch: tuple[Node, ...] = ()  # targets that only later nests of the kernel read
+    scratch: tuple[Node, ...] = ()  # targets that only later nests of this kernel read
 
     @cached_property
     def is_copy(self) -> bool:
-        """Whether it moves stored values as they are, or fills: no arithmetic, no other order."""
+        """Whether it only copies or fills elements, without arithmetic or a change of order."""
         stores = (store for body in self.bodies for store in body.stores)
         return self.custom is None and all(map(_is_copied, stores))
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The scalar nodes of all its loop nests."""
+        """The scalar nodes of all loop nests."""
         return tuple(n for body in self.bodies for n in scalar_nodes(body.value))
 
     @cached_property
     def loads(self) -> tuple[Node, ...]:
-        """Those that read memory."""
+        """The scalar nodes that read memory."""
         return tuple(n for n in self.nodes if n.op is Op.LOAD)
 
     @cached_property
     def reductions(self) -> int:
-        """How many loops run inside its loop nests."""
+        """Number of loops inside its loop nests, reductions included."""
         return sum(n.op in LOOPS for n in self.nodes)
 
     @cached_property
     def operations(self) -> int:
-        """Arithmetic of one iteration of all loop nests."""
+        """Number of arithmetic nodes in all loop nests: the operations of one iteration."""
         return sum(n.op in ELEMENTWISE for n in self.nodes)
 
     @cached_property
     def work(self) -> int:
-        """Operations of its largest loop nest, as if nothing were hoisted."""
+        """Operations of its largest loop nest, if nothing is hoisted."""
         return max(map(_work, self.bodies), default=0)
 
     @cached_property
     def bytes_moved(self) -> int:
-        """Bytes it reads and writes: of each buffer what is touched, once."""
+        """Bytes it reads and writes; each touched element counts once per buffer."""
         launch, bodies = self.custom, self.bodies
         total, inside = 0, None
-        if launch is not None:  # its source may touch all that it is given
+        if launch is not None:  # the source can touch all elements of its arguments
             moved = [*dict.fromkeys(launch.inputs), *launch.outputs]
             if launch.epilogue is not None:
                 bodies, inside = (launch.epilogue,), launch.outputs[0]
@@ -113,7 +116,8 @@ def _is_copied(store: Store) -> bool:
         return False
     read = flatten(value.arg.index, value.src[0].shape)
     written = flatten(store.index, store.target.shape)
-    return read.terms == written.terms  # a part of it may start elsewhere
+    # the offset may differ: the copied block can start elsewhere
+    return read.terms == written.terms
 
 
 def _count(atoms: set[Atom]) -> int:
@@ -121,7 +125,7 @@ def _count(atoms: set[Atom]) -> int:
 
 
 def _work(body: Body) -> int:
-    """Return the operations of a loop nest, as if nothing were hoisted."""
+    """Return the operations of a loop nest, if nothing is hoisted."""
     nodes = scalar_nodes(body.value)
     inner = 1 + sum(prod(r.size for r in n.arg[1]) for n in nodes if n.op in LOOPS)
     operations = 1 + sum(int(COST.get(n.op, 1)) for n in nodes if n.op in ELEMENTWISE)
@@ -129,7 +133,7 @@ def _work(body: Body) -> int:
 
 
 def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
-    """Return the launch of some loop nests; what it writes and reads is taken from them."""
+    """Return a kernel of loop nests; its targets and reads are collected from them."""
     targets = dict.fromkeys(s.target for body in bodies for s in body.stores)
     nodes = (n for body in bodies for n in scalar_nodes(body.value))
     reads = dict.fromkeys(storage_of(n.src[0]) for n in nodes if n.op is Op.LOAD)
@@ -137,12 +141,12 @@ def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
 
 
 def name_of(kernel: Kernel) -> str:
-    """Return what messages call a kernel."""
+    """Return the name of a kernel in messages."""
     return ", ".join(kernel.origin) or repr(kernel.targets[0])
 
 
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
-    """Return what is read only where it is written; lowering checks layouts and blocks."""
+    """Return the sources that the kernel may overwrite; lowering still checks the layouts."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
     (body,) = kernel.bodies
@@ -153,14 +157,14 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
 
 
 def intermediates(kernels: Sequence[Kernel], outputs: Collection[Node]) -> list[Node]:
-    """Return what is stored, in order of writing, and is neither an output nor in a state."""
+    """Return the stored nodes that are neither outputs nor states, in order of writing."""
     elsewhere = {*outputs, *states_in_place(kernels)}
     targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
     return [t for t in targets if t.op is not Op.BUFFER and t not in elsewhere]
 
 
 def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:
-    """Return the state BUFFER of each ASSIGN node whose kernel writes it without a commit."""
+    """Return the state BUFFERs of the ASSIGN nodes that are written without a commit."""
     targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
     return {t: t.src[0] for t in targets if t.op is Op.ASSIGN and t.src[0] not in targets}
 
@@ -183,8 +187,9 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) ->
 def with_epilogue(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
     """Return a custom kernel whose slot computes the only reader of its first output.
 
-    None if it has no slot, or the reader does not fit into it: it must be one loop nest without
-    reductions that reads the output exactly where it stores its own result.
+    Return None if the kernel has no slot or the reader does not fit into it. The reader must be a
+    single loop nest without reductions that reads each element of the output at the index where it
+    stores its own result.
     """
     launch = kernel.custom
     if launch is None or not launch.spec.has_slot or len(reader.bodies) != 1:
@@ -204,7 +209,7 @@ def with_epilogue(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | No
 
 
 def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
-    """Whether a loop nest computes each element from the same element of `raw`, at one place."""
+    """Whether a nest has one store and computes each element from the same element of `raw`."""
     if len(body.stores) != 1:
         return False
     (store,) = body.stores

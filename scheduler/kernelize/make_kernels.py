@@ -1,7 +1,7 @@
-"""Make the list of kernels: their bodies, what they read and write, their order.
+"""Makes the ordered list of kernels of a StorePlan: their bodies, buffers, fusion and order.
 
-A kernel that writes a state must not run before a kernel that reads its old value, nor read
-elements that it may have overwritten. Otherwise a commit kernel copies the new value from a
+A kernel that writes a state must not run before a kernel that reads the old value, and must not
+read elements that it may have overwritten. If it would, a commit kernel copies the new value from a
 temporary at the end:
 
     q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
@@ -33,12 +33,12 @@ from scheduler.kernelize.regions import StorePlan, open_region
 
 
 def _is_constant(node: Node) -> bool:
-    """Whether a node is a constant, spread or not: one node serves all who use that number."""
+    """Whether a node is a constant, perhaps expanded; many kernels share it, so it has no name."""
     return peel(node, (Op.RESHAPE, Op.EXPAND, Op.PERMUTE))[1].op is Op.CONST
 
 
 def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
-    """Return the ONNX names of all that is fused, in topological order, or of nodes below it."""
+    """Return the ONNX names of all fused nodes in topological order, else of stored sources."""
     names: dict[str, None] = {}
     read: dict[str, None] = {}
     seen: set[Node] = set()
@@ -57,10 +57,10 @@ def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, 
 
 
 def make_kernels(plan: StorePlan, origins: Origins | None = None) -> list[Kernel]:
-    """Return the kernels that store what a plan says, in running order.
+    """Return the kernels of a plan in running order.
 
-    Raises SchedulerError if two ASSIGN nodes write one state, or kernels depend on each other in a
-    cycle.
+    Raises SchedulerError if two ASSIGN nodes write one state, or if kernels depend on each other in
+    a cycle.
     """
     origins, sinks, spec = origins or Origins(), frozenset(plan.sinks), plan.spec
     stored = frozenset(plan.regions)
@@ -84,7 +84,7 @@ def make_kernels(plan: StorePlan, origins: Origins | None = None) -> list[Kernel
 
 
 def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kernel]:
-    """Drop kernels whose result nobody reads: a slice may have kept only the padding around it."""
+    """Drop kernels without readers: a slice may have kept only the padding around a value."""
     kept: list[Kernel] = []
     wanted = set(sinks)
     for kernel in reversed(kernels):
@@ -95,7 +95,7 @@ def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kerne
 
 
 def _with_states(kernels: list[Kernel]) -> tuple[list[Kernel], list[Step]]:
-    """Let ASSIGN kernels write their state where that is safe, add commits elsewhere."""
+    """Let ASSIGN kernels write their state in place if that is safe; otherwise add commits."""
     writers: dict[Node, int] = {}
     for i, kernel in enumerate(kernels):
         for target in kernel.targets:

@@ -1,7 +1,7 @@
-"""Give every intermediate an offset in one arena: those alive together do not overlap.
+"""Gives every intermediate an offset in one arena; values alive at the same time do not overlap.
 
-A value lives from the launch that writes it to the last one that reads it, and gets the lowest free
-gap. Of several sequences the smallest arena wins.
+A value is alive from the launch that writes it to the last one that reads it. Values are placed one
+by one in the lowest gap that fits. Several placement orders are tried; the smallest arena wins.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# Bytes; sub-buffers start at the device's base alignment: 128 on CPUs, up to 256 on known GPUs.
+# In bytes. Sub-buffers start at the device's base alignment: 128 on CPUs, up to 256 on known GPUs.
 ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """An intermediate: bytes, first and last launch (inclusive) that touch it."""
+    """An intermediate: size in bytes, and first and last launch (inclusive) that touch it."""
 
     size: int
     first: int
@@ -24,19 +24,20 @@ class Lifetime:
 
     @property
     def launches(self) -> int:
-        """How many launches it lives through."""
+        """Number of launches from the first to the last."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Offsets in bytes, one per lifetime, and the arena size they need."""
+    """Offsets in bytes, one per lifetime, and the arena size in bytes."""
 
     offsets: tuple[int, ...]
     arena_size: int
 
 
-# What is placed first: the largest, the longest lived, both, the earliest; larger keys first.
+# Sort keys of the placement orders, largest first: by size, by length of life, by their product, by
+# start.
 SEQUENCES: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
     lambda life: (life.size, life.launches),
     lambda life: (life.launches, life.size),
@@ -46,12 +47,12 @@ SEQUENCES: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
 
 
 def aligned(size: int) -> int:
-    """Return a size rounded up to the alignment; nothing is smaller than one unit."""
+    """Return a size rounded up to the alignment, at least one unit."""
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
 
 
 def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the most bytes alive during one launch: no plan needs less."""
+    """Return the most bytes alive during one launch, a lower bound for any plan."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.size)
@@ -76,12 +77,12 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
             best = arena, offsets
         if best[0] == least:
             break
-    assert best is not None  # there are sequences
+    assert best is not None  # SEQUENCES is not empty
     return MemoryPlan(tuple(best[1]), best[0])
 
 
 def _alive_together(lifetimes: Sequence[Lifetime]) -> list[list[int]]:
-    """Return for each lifetime those that overlap it, by one sweep over the launches."""
+    """Return, for each lifetime, those that overlap it, by one sweep over the launches."""
     together: list[list[int]] = [[] for _ in lifetimes]
     alive: set[int] = set()
     ends: list[tuple[int, int]] = []
@@ -102,7 +103,7 @@ def _place(
     together: Sequence[Sequence[int]],
     key: Callable[[Lifetime], tuple[int, int]],
 ) -> list[int]:
-    """Return first-fit offsets when the values with the largest keys are placed first."""
+    """Return first-fit offsets, placing values in descending order of their keys."""
 
     def rank(i: int) -> tuple[int, int, int, int]:
         first, second = key(lifetimes[i])

@@ -1,11 +1,11 @@
-"""Merge two loop nests into one that stores both results.
+"""Merges two loop nests into one that stores both results.
 
     s[i] = sum(a[i, k]; k), c[i, j] = cos(a[i, j])   ->   for i: s[i] = ..; for j: c[i, j] = ..
     t = sum(a), u = load(t) + 2                      ->   t = sum(a); u = t + 2
     p[i, j] = a * b, s[i] = sum(load(p)[i, k]; k)    ->   for i: s[i] = sum(a * b); for j: p = ..
 
-Where the second reads the element that the first stores in the same iteration, it takes the value;
-another element that is cheap it computes again. Equal reductions become one.
+If the second nest reads the element that the first stores in the same iteration, it uses the value
+directly. Any other element is recomputed if that is cheap. Equal reductions become one.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from scheduler.kernelize.scalar import rebuild, scalar_nodes
 
 
 class _UnfitError(Exception):
-    """The second reads another element of the first's result than the one just computed."""
+    """The second nest reads an element of the first that it cannot compute cheaply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Two loop nests as one."""
+    """The result of merging two loop nests."""
 
-    body: Body  # the result; stores of the first come first
+    body: Body  # the merged nest, with the stores of the first in front
     added: tuple[Node, ...]  # reductions of the second that the first does not have
-    shorter: frozenset[Atom] | None  # loops of the nest with fewer loops; None if both have all
-    again: bool  # whether the second computes elements of the first that other iterations store
+    # loops of the nest with fewer loops; None if both have all loops
+    shorter: frozenset[Atom] | None
+    recomputes: bool  # whether the second recomputes elements that other iterations store
 
 
 def merge(first: Body, second: Body, most: int) -> Merged | None:
-    """Return both loop nests as one, or None if their loops or accesses do not fit.
+    """Return both loop nests as one; None if their loops or accesses do not fit.
 
-    `second` may read what `first` stores, `first` reads nothing of `second`. What is computed again
-    instead of stored and read costs at most `most` adds.
+    `second` may read results of `first`, but not the reverse. An element that is recomputed instead
+    of loaded costs at most `most` adds.
     """
     mine, other = first.loops, second.loops
     onto_first = len(mine) >= len(other)
@@ -52,15 +53,15 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     stored = {s.target: s for s in first.stores}
     known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
     added: dict[Node, None] = {}
-    again = False
+    recomputes = False
 
     def swap(node: Node) -> Node | None:
-        nonlocal again
+        nonlocal recomputes
         if node.op is Op.LOAD and node.src[0] in stored:
             store, access = stored[node.src[0]], node.arg
             if access.valid == () and access.index == store.index:
                 return store.value
-            again = True
+            recomputes = True
             return _computed_at(store, access, most)
         if node.op is Op.ACCUMULATE:
             same = next((k for k in known if _is_same(node, k)), None)
@@ -79,11 +80,11 @@ def merge(first: Body, second: Body, most: int) -> Merged | None:
     if len(mine) != len(other):
         fewer = second if onto_first else first
         shorter = frozenset(a for s in fewer.stores for ix in s.index for a in ixs.leaves(ix))
-    return Merged(body, tuple(n for n in added if n in left), shorter, again)
+    return Merged(body, tuple(n for n in added if n in left), shorter, recomputes)
 
 
 def _computed_at(store: Store, access: Access, most: int) -> Node:
-    """Return another element of what a store writes, from what that is computed from.
+    """Return another element of a store's target, recomputed from the sources of the store.
 
     Raises:
         _UnfitError: it is masked, expensive, or not computed element by element.
@@ -95,7 +96,8 @@ def _computed_at(store: Store, access: Access, most: int) -> Node:
     mapping: dict[Atom, Ix] = {}
     for written, read, size in zip(store.index, access.index, store.target.shape, strict=True):
         atom = ixs.as_atom(written)
-        if atom is not None and atom.size == size:  # of a part, the rest is not computed here
+        # a loop over a part of the axis does not compute the other elements
+        if atom is not None and atom.size == size:
             mapping[atom] = read
         elif written != read:
             raise _UnfitError
@@ -103,7 +105,7 @@ def _computed_at(store: Store, access: Access, most: int) -> Node:
 
 
 def _align(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Ix] | None:
-    """Return for each loop of the shorter nest the loop of the other one that it becomes."""
+    """Return the loop of the longer nest that each loop of the shorter one becomes."""
     short, long = (second, first) if onto_first else (first, second)
     inner, outer = short.loops, long.loops
     pairs = _by_stored_element(first, second, set(inner), onto_first=onto_first)
@@ -134,7 +136,7 @@ def _by_stored_element(
 
 
 def _by_shared_load(short: Body, long: Body) -> dict[Atom, Atom] | None:
-    """Align two nests by a buffer that both read: loops on the same axis are one."""
+    """Align two nests by a buffer that both read: loops over the same axis become one."""
     outer = set(long.loops)
     inner = set(short.loops)
     reads: dict[Node, list[Index]] = {}
@@ -156,7 +158,7 @@ def _by_shared_load(short: Body, long: Body) -> dict[Atom, Atom] | None:
 
 
 def _paired(a: Index, b: Index, inner: set[Atom]) -> dict[Atom, Atom] | None:
-    """Return some ranges of one index as those that stand in the same places of another."""
+    """Map ranges of one index to the ranges at the same positions of another index."""
     pairs: dict[Atom, Atom] = {}
     for i, j in zip(a, b, strict=True):
         x, y = ixs.as_atom(i), ixs.as_atom(j)
@@ -168,7 +170,7 @@ def _paired(a: Index, b: Index, inner: set[Atom]) -> dict[Atom, Atom] | None:
 
 
 def _is_same(node: Node, known: Node) -> bool:
-    """Whether two reductions are equal but for the names of their ranges."""
+    """Whether two reductions are equal except for the names of their ranges."""
     if node is known:
         return True
     (op, ranges, *parts), (other, theirs, *others) = node.arg, known.arg

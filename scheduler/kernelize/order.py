@@ -1,9 +1,13 @@
-"""The order kernels run in: producers first, states written last, as few bytes alive as possible.
+"""Chooses the order in which kernels run, so that few bytes are alive at a time.
 
-    q read by f; q' = g(x) written to q      ->      f waits for nobody, g waits for f
+Producers run before consumers, and a kernel that overwrites a state waits for all readers of its
+old value:
+
+    q read by f; q' = g(x) written to q      ->      g waits for f
     two branches that end in a small result  ->      one branch to its end, then the other
 
-The deterministic order with the lowest estimated peak wins; layouts follow, so sizes are logical.
+Four deterministic heuristics each propose an order; the one with the lowest estimated peak of live
+bytes wins. Layouts are chosen later, so sizes here are those of logical shapes.
 """
 
 from __future__ import annotations
@@ -16,41 +20,43 @@ from functools import cached_property
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 
-_SHOWN = 8  # kernels named in a message
+_SHOWN = 8  # most kernels named in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What ordering needs to know about a kernel."""
+    """A kernel as the ordering sees it."""
 
     name: str
-    writes: tuple[Node, ...]  # stored nodes; no state's BUFFER, whose readers want the old one
-    reads: tuple[Node, ...]  # stored nodes and BUFFERs, each once
-    reuses: tuple[Node, ...] = ()  # of `reads`: the result may take over their bytes
-    after: frozenset[int] = frozenset()  # steps that come first though nothing is read
+    # stored nodes; never the BUFFER of a state, whose readers need the old value
+    writes: tuple[Node, ...]
+    reads: tuple[Node, ...]  # stored nodes and BUFFERs, without repeats
+    reuses: tuple[Node, ...] = ()  # members of `reads` whose bytes the result may reuse
+    # steps that must run earlier, although this one reads nothing from them
+    after: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """Steps with their edges; `sizes` are bytes in the arena, nodes without one take none."""
+    """Steps with their edges; `sizes` holds the arena bytes of nodes, 0 for missing ones."""
 
     steps: Sequence[Step]
     sizes: Mapping[Node, int]
 
     @cached_property
     def before(self) -> list[set[int]]:
-        """Per step the steps it waits for."""
+        """For each step, the steps it waits for."""
         producer = {node: i for i, step in enumerate(self.steps) for node in step.writes}
         found = []
         for i, step in enumerate(self.steps):
             sources = {producer[r] for r in step.reads if r in producer}
-            # A kernel that updates a state in place reads its own target's old value.
+            # A kernel that updates a state in place reads the old value of its own target.
             found.append({*step.after, *sources} - {i})
         return found
 
     @cached_property
     def after(self) -> list[list[int]]:
-        """Per step the steps that wait for it."""
+        """For each step, the steps that wait for it."""
         users: list[list[int]] = [[] for _ in self.steps]
         for i, before in enumerate(self.before):
             for j in before:
@@ -59,7 +65,7 @@ class _Graph:
 
     @cached_property
     def readers(self) -> dict[Node, list[int]]:
-        """Steps that read each value of the arena."""
+        """The steps that read each value of the arena."""
         found: dict[Node, list[int]] = {}
         for i, step in enumerate(self.steps):
             for node in step.reads:
@@ -68,19 +74,20 @@ class _Graph:
         return found
 
     def written(self, i: int) -> int:
-        """Return the bytes of the arena that a step writes."""
+        """Return the arena bytes that a step writes."""
         return sum(self.sizes.get(node, 0) for node in self.steps[i].writes)
 
 
 def wait_for_readers(
     steps: Sequence[Step], writers: Mapping[Node, int]
 ) -> tuple[list[Step], list[Node]]:
-    """Add the edges that keep the old value of each state until everyone has read it.
+    """Add the edges that keep the old value of each state until all its readers have run.
 
-    A writer waits for every other reader of the old value. If a reader needs the new value too, or
-    the writer reads elements that it may have overwritten, a commit has to follow all readers.
+    The writer of a state waits for every other reader of the old value. Waiting is impossible if
+    one of those readers depends on the new value, or if the writer itself reads elements that it
+    may have overwritten. Then a commit must copy the new value after all readers.
 
-    `writers` gives the step that computes the new value of each state. Returns the steps with
+    `writers` has the step that computes the new value of each state. Return the steps with the new
     edges, and the states that need a commit, in the order of `writers`.
     """
     graph = _Graph(steps, {})
@@ -119,8 +126,8 @@ def _descendants(start: int, users: Sequence[Iterable[int]]) -> set[int]:
 def best_order(steps: Sequence[Step], sizes: Mapping[Node, int]) -> list[int]:
     """Return the numbers of the steps (given in creation order) in running order.
 
-    `sizes` are bytes in the arena of what steps write; outputs and states take none. Raises
-    SchedulerError if steps wait for each other; the message names those on one cycle.
+    `sizes` holds the arena bytes of written nodes; outputs and states are not in the arena. Raise
+    SchedulerError if steps wait for each other; the message names the steps of one cycle.
     """
     graph = _Graph(steps, sizes)
     candidates = [
@@ -133,7 +140,7 @@ def best_order(steps: Sequence[Step], sizes: Mapping[Node, int]) -> list[int]:
 
 
 def estimated_peak(order: Sequence[int], steps: Sequence[Step], sizes: Mapping[Node, int]) -> int:
-    """Return the most bytes alive at once in an order, without losses between values."""
+    """Return the most bytes alive at a time in an order, ignoring gaps between values."""
     return _peak(_Graph(steps, sizes), order)
 
 
@@ -153,7 +160,7 @@ def _peak(graph: _Graph, order: Sequence[int]) -> int:
 
 
 def _creation_order(graph: _Graph) -> list[int]:
-    """Run the oldest step that is ready."""
+    """Run the oldest ready step."""
     missing = [len(before) for before in graph.before]
     ready = [i for i, n in enumerate(missing) if n == 0]
     heapq.heapify(ready)
@@ -171,7 +178,7 @@ def _creation_order(graph: _Graph) -> list[int]:
 
 
 def _depth_first(graph: _Graph) -> list[int]:
-    """Run what each final step needs right before it, largest results first."""
+    """Run the sources of each final step right before it, those with the largest results first."""
     order: list[int] = []
     pushed: set[int] = set()
     stack = [(i, False) for i, users in enumerate(graph.after) if not users][::-1]
@@ -188,7 +195,7 @@ def _depth_first(graph: _Graph) -> list[int]:
 
 
 def _lowest_growth(graph: _Graph) -> list[int]:
-    """Run the ready step after which the fewest bytes are alive, the oldest among equals."""
+    """Run the ready step that leaves the fewest bytes alive; ties go to the oldest."""
     left = {node: len(readers) for node, readers in graph.readers.items()}
 
     def growth(i: int) -> int:
@@ -206,7 +213,7 @@ def _lowest_growth(graph: _Graph) -> list[int]:
 
 
 def _lowest_growth_backward(graph: _Graph) -> list[int]:
-    """The same from the end: last runs what leaves the fewest bytes alive before it."""
+    """Build the order from its end: the last step leaves the fewest bytes alive before it."""
     alive: set[Node] = set()
 
     def growth(i: int) -> int:
@@ -230,7 +237,11 @@ def _cheapest_first(
     run: Callable[[int], Iterable[int]],
     sign: int = 1,
 ) -> list[int]:
-    """Return all steps, each time the ready one that grows least; `run` tells whose growth fell."""
+    """Return all steps in an order that always runs the ready step with the lowest growth.
+
+    `run` marks a step as done and yields the steps whose growth fell. `sign` is 1 to run the oldest
+    of equal steps first, -1 for the newest.
+    """
     missing = [len(others) for others in waits]
     done = [False] * len(missing)
     ready = [(growth(i), sign * i) for i, n in enumerate(missing) if n == 0]
@@ -239,7 +250,7 @@ def _cheapest_first(
     while ready:
         i = sign * heapq.heappop(ready)[1]
         if done[i]:
-            continue  # pushed again when it came to free more
+            continue  # an older entry: it was pushed again when its growth fell
         done[i] = True
         order.append(i)
         for j in users[i]:
@@ -251,11 +262,11 @@ def _cheapest_first(
 
 
 def _cycle_message(graph: _Graph, stuck: set[int]) -> str:
-    """Name the steps on a cycle among those that never got ready."""
+    """Name the steps of one cycle among those that never became ready."""
     path = [min(stuck)]
     while path[-1] not in path[:-1]:
         path.append(min(graph.before[path[-1]] & stuck))
-    cycle = path[path.index(path[-1]) : -1][::-1]  # in the direction in which data flows
+    cycle = path[path.index(path[-1]) : -1][::-1]  # in the direction of data flow
     start = cycle.index(min(cycle))
     names = [graph.steps[i].name for i in (*cycle[start:], *cycle[:start])]
     more = f" -> ({len(names) - _SHOWN} more)" if len(names) > _SHOWN else ""

@@ -1,18 +1,20 @@
-"""Decide what is stored: one reverse walk gives every node the index at which each kernel needs it.
+"""Chooses the nodes that are cheapest to store, in one reverse walk over the graph.
 
     y = relu(conv(x)); z = conv(y) + y      ->      kernels {relu(conv(x))}, {conv(y) + y}
 
-Consumers come before their sources. A node that is not stored is computed inside every kernel that
-needs it; it is stored if that would cost more than memory does:
+Consumers are visited before their sources, so each node knows the indices at which kernels need it.
+A node that is not stored is computed inside every kernel that needs it. It is stored if that would
+cost more than memory does. The result is a StorePlan, by these rules:
 
-- outputs, state writes and pins (CONTIGUOUS) are always stored;
-- a value that holds a reduction is computed once per element: it stays inside a kernel only if
-  exactly one kernel needs it and the loops it depends on are run through once. Otherwise it is
-  stored at the topmost elementwise node: bias, activation and residual are part of its kernel;
-- an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
-  and a launch;
-- movement ops and casts to a wider type are never stored by choice: the node below them is;
-- a stored concat (CAT) gets one loop nest for each source, which writes its slice (`regions.py`).
+- Outputs, state writes and pins (CONTIGUOUS) are always stored.
+- A value that holds a reduction is computed once per element. It stays inside a kernel only if
+  exactly one kernel needs it and runs the loops it depends on once, hoisted out of other loops if
+  necessary. Otherwise it is stored after its elementwise operations, so bias, activation and
+  residual are in its kernel.
+- An elementwise value without a reduction is recomputed unless the repeated work costs more than a
+  store and a launch.
+- Movement ops and casts to a wider type are not stored by choice; the node below them is.
+- A stored concat (CAT) has one loop nest per source, which writes its slice (`regions.py`).
 """
 
 from __future__ import annotations
@@ -40,25 +42,26 @@ from scheduler.kernelize.regions import (
     reduce_index,
 )
 
-# Read where they are; of a movement what is below it is stored.
+# Leaves are read where they are. If a movement op has to be stored, the node below it is.
 _NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
-# Ends of a value's elementwise paths are told apart up to this many.
+# Most ends of elementwise paths tracked per value; with more, it counts as needed apart.
 MAX_ENDS = 16
-_UNKNOWN = "?"  # name of ranges that stand for an index known at run time
+_UNKNOWN = "?"  # name of ranges that replace an index known only at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
 
 @dataclass(slots=True)
 class _Walk:
-    """What the walk has decided so far.
+    """Decisions made so far in the walk.
 
     Attributes:
-        spec: of the device.
+        spec: the device row.
         regions: loop nests of stored nodes.
         stages: values kept in private arrays.
-        around: per reduce range, the ranges of the loops it runs inside of.
-        hoisted: per kernel, the outer ranges its hoisted reductions depend on.
-        reduced: per node, the elements read by the largest reduction it holds one to one.
+        around: for each reduce range, the ranges of the loops around it.
+        hoisted: for each kernel, the outer ranges that its hoisted reductions depend on.
+        reduced: for each node, the elements read by the largest reduction that it holds through
+            one-to-one operations.
     """
 
     spec: DeviceSpec
@@ -69,7 +72,7 @@ class _Walk:
     reduced: dict[Node, int]
 
     def loops_of(self, index: Index) -> frozenset[Atom] | None:
-        """Return the loops a value at an index runs through; None if only run time knows."""
+        """Return the loops around a value at an index; None if only known at run time."""
         atoms: set[Atom] = set()
         for ix in index:
             for atom in ixs.leaves(ix):
@@ -92,7 +95,7 @@ class _Walk:
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
-        """Whether a kernel may run something in its outer loops only; remembers which they are."""
+        """Whether a kernel can hoist a value into the loops `loops`; records these loops."""
         if loops == mine:
             return True
         costs = self.spec.costs
@@ -104,10 +107,10 @@ class _Walk:
         return True
 
     def try_stage(self, node: Node, needed: list[Use]) -> bool:
-        """Keep a value in a private array of the only kernel that needs it, if that is small.
+        """Keep a value in a private array of the only kernel that needs it, if it is small enough.
 
-        All uses must agree on the row, whose axes are loops of the kernel; the work per row is
-        bounded.
+        All uses must share the row, whose axes are loops of the kernel, and the work per row is
+        bounded. Return whether the value is kept.
         """
         root = needed[0].root
         if len(needed) < 2 or any(u.root is not root for u in needed):
@@ -144,12 +147,12 @@ class _Walk:
 def realize(
     sinks: Sequence[Node],
     spec: DeviceSpec,
-    asked: Mapping[Node, str],
+    requested: Mapping[Node, str],
     alone: frozenset[Node],
 ) -> StorePlan:
-    """Decide what is stored, and what kernels keep in private arrays; see `StorePlan`."""
+    """Return the plan of stored nodes and of values kept in private arrays."""
     order = toposort(sinks)
-    forced = _forced(sinks, order, asked)
+    forced = _forced(sinks, order, requested)
     reasons: dict[Node, str] = {}
     users = consumers(order)
     carries, cost = _summaries(order, forced, users, spec.costs)
@@ -179,29 +182,29 @@ def realize(
         for use in needed:
             for src, need in _needs(node, use, walk):
                 _merge_use(uses[src], need)
-    return StorePlan(tuple(sinks), spec, asked, alone, walk.regions, walk.stages, reasons)
+    return StorePlan(tuple(sinks), spec, requested, alone, walk.regions, walk.stages, reasons)
 
 
 def _forced(
-    sinks: Sequence[Node], order: Sequence[Node], asked: Mapping[Node, str]
+    sinks: Sequence[Node], order: Sequence[Node], requested: Mapping[Node, str]
 ) -> dict[Node, str]:
-    """Return the nodes that are stored whatever it costs, with reasons."""
+    """Return the nodes that are always stored, with reasons."""
     return {
-        **{n: "contiguous was asked for" for n in order if n.op is Op.CONTIGUOUS},
+        **{n: "contiguous() was requested" for n in order if n.op is Op.CONTIGUOUS},
         **dict.fromkeys(stored_for_custom(order), "a custom kernel reads or writes it"),
-        **asked,
+        **requested,
         **dict.fromkeys(sinks, "an output"),
         **{n: "the new value of a state" for n in order if n.op is Op.ASSIGN},
     }
 
 
 def _share(region: Region) -> float:
-    """Return which part of the elements of its root a region computes."""
+    """Return the fraction of the elements of its root that a region computes."""
     return prod(r.size for r in region.ranges if r is not None) / max(1, prod(region.root.shape))
 
 
 def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
-    """Add a use; the same element needed twice by one kernel is one evaluation there."""
+    """Add a use; an element needed twice by one kernel is evaluated once there."""
     old = table.get((use.root, use.index))
     if old is None:
         table[use.root, use.index] = use
@@ -211,7 +214,7 @@ def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
 
 
 def _reason_to_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> str:
-    """Return why a value is better stored than computed where it is needed; "" if it is not."""
+    """Return the reason to store a value instead of recomputing it; "" to recompute."""
     if _widens(node) or is_fused(node):
         return ""
     costs = walk.spec.costs
@@ -232,14 +235,18 @@ def _reason_to_store(node: Node, needed: list[Use], carries: bool, cost: float, 
 
 
 def _widens(node: Node) -> bool:
-    """Whether a node only makes its source wider: the narrow value is stored instead."""
+    """Whether a node only widens its source; then the narrow value is stored instead."""
     return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
 def _summaries(
     order: list[Node], forced: Container[Node], users: dict[Node, list[Node]], costs: Costs
 ) -> tuple[dict[Node, bool], dict[Node, float]]:
-    """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
+    """Return, per node, whether it carries a reduction and its cost of recomputing, in adds.
+
+    A node carries a reduction if it is one, or reaches one through one-to-one operations and nodes
+    that are not stored.
+    """
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
     apart = _needed_apart(order, forced, users)
@@ -253,7 +260,7 @@ def _summaries(
         if node.op is Op.CAT:
             own = 2.0 * len(node.src)
         if node.op is Op.GATHER:
-            # Lanes look up one by one; rows are read as vectors.
+            # Single values are looked up lane by lane; rows are read as vectors.
             own = 2.0 if len(node.src[0].shape) > 1 else costs.lookup
         cost[node] = own + sum(cost[s] for s in below if not carries[s])
     return carries, cost
@@ -269,10 +276,10 @@ def _is_one_to_one(node: Node) -> bool:
 def _needed_apart(
     order: list[Node], forced: Container[Node], users: dict[Node, list[Node]]
 ) -> set[Node]:
-    """Return nodes that several reductions or movements need, each through its own path.
+    """Return nodes that several reductions or movements need, each by its own path.
 
-    If it holds a reduction (a residual stream before its layernorm) it is stored, and carries it no
-    further.
+    If such a node holds a reduction, as a residual stream before a layernorm does, it is stored,
+    and its consumers do not carry the reduction.
     """
     reached: dict[Node, frozenset[Node]] = {}
     for node in reversed(order):
@@ -292,7 +299,7 @@ def _needed_apart(
 
 
 def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
-    """Return what evaluating `node` at a use needs of its sources."""
+    """Return the uses of its sources that one use of `node` causes."""
     index, times = use.index, use.times
     if node.op in ELEMENTWISE:
         return [(s, Use(use.root, index, times, use.reduced)) for s in node.src]
@@ -311,17 +318,17 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
         outside = walk.loops_of(index)
         around = (outside or frozenset()) | set(ranges)
         walk.around.update(dict.fromkeys(ranges, around))
-        if outside is not None:  # it stays here because its loops run once, hoisted if need be
+        if outside is not None:  # it stays here: its loops run once, hoisted if necessary
             times = prod(a.size for a in around) / max(1, prod(node.src[0].shape))
         return [(node.src[0], Use(use.root, inner, times, reduced=True))]
     if node.op is Op.GATHER:
         data, which = node.src
         at = index[node.arg : node.arg + len(which.shape)]
-        # The row read is known at run time only; data below a gather is read, not recomputed.
+        # The row is known only at run time, so data below a gather is stored, not recomputed.
         hidden = tuple(ixs.of(ixs.new_range(max(2, s), _UNKNOWN)) for s in data.shape)
         ratio = prod(node.shape) / max(1, prod(which.shape))
         return [(data, need(hidden, 2.0)), (which, need(at, ratio))]
-    if node.op is Op.CAT:  # every source is evaluated for every result, then one is selected
+    if node.op is Op.CAT:  # all sources are evaluated for every result, then one is selected
         size = prod(node.shape)
         found = [(s, i) for s, i, inside in cat_sources(node, index) if inside != ixs.NEVER]
         return [(s, need(i, size / max(1, prod(s.shape)))) for s, i in found]
@@ -336,7 +343,7 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
 
 
 def _reduced_elements(order: Sequence[Node]) -> dict[Node, int]:
-    """Return per node the elements read by the largest reduction it holds one to one."""
+    """Return, per node, the value of `_Walk.reduced`."""
     found: dict[Node, int] = {}
     for node in order:
         if node.op is Op.REDUCE:

@@ -1,9 +1,12 @@
-"""A StorePlan says what is stored, and by which loop nests (regions).
+"""Defines StorePlan, the record of all stored nodes, and their planned loop nests (regions).
+
+This module has the data only: `realize.py` makes a StorePlan, `store_plan.py` repeats that until
+all kernels fit the device. A stored node has one or more regions, each for all or a slice of it:
 
     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
 
-Without the cut at a concat (CAT), one loop nest would evaluate every source for every element,
+Without this split at a concat (CAT), one loop nest would evaluate every source for every element,
 without vector loads.
 """
 
@@ -24,36 +27,37 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 
 @dataclass(slots=True)
 class Use:
-    """How one kernel needs a node."""
+    """One kernel's use of a node."""
 
     root: Region
-    index: Index  # of the needed element, in the ranges of that kernel
-    times: float  # evaluations per element of the node, if nothing is hoisted
-    reduced: bool = False  # inside a reduction, whose register tile shares it between results
+    index: Index  # index of the needed element, in the ranges of that kernel
+    times: float  # number of evaluations per element of the node, without hoisting
+    reduced: bool = False  # True inside a reduction, whose register tile shares the value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A loop nest to be; compared by identity."""
+    """A planned loop nest. Regions compare by identity."""
 
-    root: Node  # what it computes: a stored node, or one source of a stored concat
-    ranges: tuple[Atom | None, ...]  # over the shape of root; None for axes of size 1
+    root: Node  # the computed node: a stored node, or one source of a stored concat
+    ranges: tuple[Atom | None, ...]  # one loop per axis of root; None for axes of size 1
     target: Node  # the stored node: root itself, a concat, or an ASSIGN to a part of a buffer
-    at: tuple[int, ...]  # at, steps: where root begins in target, and its step there, per axis
+    at: tuple[int, ...]  # position of root in target: first index (at) and step (steps) per axis
     steps: tuple[int, ...]
-    row: tuple[int, Node] | None = None  # axis, and integers (m,): where each row goes on it
-    begin: tuple[int, ...] = ()  # where in root the loops begin, per axis; () is the origin
+    # axis, and integer node (m,) with the target index of each row
+    row: tuple[int, Node] | None = None
+    begin: tuple[int, ...] = ()  # first index of the loops in root, per axis; () for all zeros
 
     @property
     def index(self) -> Index:
-        """The element of root that one iteration computes."""
+        """The index of root that one iteration computes."""
         here = tuple(ixs.ZERO if r is None else ixs.of(r) for r in self.ranges)
         begin = self.begin or (0,) * len(here)
         return tuple(ixs.shift(i, b) if b else i for i, b in zip(here, begin, strict=True))
 
     @property
     def target_index(self) -> Index:
-        """The element of target that it stores; 0 on the axis of `row`."""
+        """The index of target that one iteration stores to; 0 on the axis of `row`."""
         placed = zip(self.index, self.at, self.steps, strict=True)
         index = [ixs.add(ixs.mul(i, step), ixs.constant(a)) for i, a, step in placed]
         if self.row is not None:
@@ -62,7 +66,7 @@ class Region:
 
 
 def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
-    """Return a region with fresh ranges that computes `root`, from `at` on in `target`."""
+    """Return a region with new ranges that computes `root` and stores it at `at` in `target`."""
     rank = len(root.shape)
     return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
 
@@ -70,15 +74,15 @@ def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()
 def open_regions(
     node: Node, cut: tuple[int, Sequence[int]] | None, *, in_parts: bool
 ) -> tuple[Region, ...]:
-    """Return the loop nests of a stored node, none for the result of a custom kernel.
+    """Return the loop nests of a stored node; none for the result of a custom kernel.
 
     Args:
-        node: what is stored.
-        cut: axis and ends of the slices that it is computed in; None for all at once.
-        in_parts: whether the sources of a concat get loops of their own.
+        node: the stored node.
+        cut: axis and ends of the slices to compute it in; None for one nest.
+        in_parts: whether each source of a concat has its own loops.
     """
     if node.op is Op.RESULT:
-        return ()  # its launch computes it; what that reads is stored as well
+        return ()  # the launch of the custom kernel computes it
     if in_parts:
         return _open_parts(node)
     if node.op is Op.ASSIGN and node.arg is not None:
@@ -100,7 +104,7 @@ def _ranges(shape: Sequence[int]) -> tuple[Atom | None, ...]:
 
 
 def _open_parts(concat: Node) -> tuple[Region, ...]:
-    """Return one region for each source of a CAT, each writing its slice of the concat."""
+    """Return one region per source of a CAT; each writes its slice of the concat."""
     parts, begin = [], 0
     for source in concat.src:
         at = tuple(begin if axis == concat.arg else 0 for axis in range(len(concat.shape)))
@@ -110,7 +114,7 @@ def _open_parts(concat: Node) -> tuple[Region, ...]:
 
 
 def _open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
-    """Return regions that compute a node slice by slice along an axis, up to each of `ends`."""
+    """Return one region per slice of a node along an axis; `ends` are the ends of the slices."""
     rank, slices, start = len(root.shape), [], 0
     for end in ends:
         shape = [end - start if a == axis else s for a, s in enumerate(root.shape)]
@@ -129,32 +133,32 @@ class Stage:
     """
 
     root: Region
-    index: Index  # of the element that a step of the filling loop computes
-    ranges: tuple[Atom, ...]  # of the filling loop: the axes of the array
-    axes: tuple[int, ...]  # which axes of the value they are; the others are the row
+    index: Index  # index of the element that one step of the filling loop computes
+    ranges: tuple[Atom, ...]  # loops that fill the array, one per axis of the array
+    axes: tuple[int, ...]  # axes of the value that the array holds; the others select the row
 
     def offset(self, index: Index) -> Ix:
-        """Return where the array holds the element at an index of the value."""
+        """Return the offset in the array of the element at an index of the value."""
         return ixs.flatten([index[a] for a in self.axes], [r.size for r in self.ranges])
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlan:
-    """Every node that is stored, and why.
+    """All stored nodes with their loop nests and the reasons for storing them.
 
     Attributes:
         sinks: outputs and ASSIGN nodes.
-        spec: of the device.
-        asked: nodes stored at any cost, with the reason: a short phrase.
+        spec: the device row.
+        requested: nodes stored at any cost, each with a short phrase as the reason.
         alone: stored nodes whose kernels are not merged with others.
-        regions: loop nests of each stored node, consumers first; of a concat, one per source.
+        regions: loop nests of each stored node, consumers first; one per source of a concat.
         stages: values that kernels keep in private arrays.
-        reasons: of each stored node.
+        reasons: the reason for storing each stored node.
     """
 
     sinks: tuple[Node, ...]
     spec: DeviceSpec
-    asked: Mapping[Node, str]
+    requested: Mapping[Node, str]
     alone: frozenset[Node]
     regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
@@ -162,7 +166,7 @@ class StorePlan:
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
+    """Return the source index of a REDUCE, with new ranges on reduced axes, and these ranges."""
     axes, shape = node.arg[1], node.src[0].shape
     ranges = {a: ixs.new_range(shape[a], f"k{a}") for a in sorted(axes) if shape[a] > 1}
     inner = tuple(ixs.of(ranges[a]) if a in ranges else i for a, i in enumerate(index))
@@ -172,13 +176,13 @@ def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
 def in_parts(
     concat: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float], costs: Costs
 ) -> bool:
-    """Whether the sources of a stored concat are computed in loops of their own, not selected from.
+    """Whether the sources of a stored concat are computed in separate loops, without selection.
 
     Args:
-        concat: the CAT; other nodes have no parts.
-        carries: per node, whether it holds a reduction.
-        cost: per node, of computing an element again.
-        costs: those of the device.
+        concat: the node; anything but a CAT gives False.
+        carries: whether each node holds a reduction.
+        cost: for each node, the cost of recomputing an element.
+        costs: the cost model of the device row.
     """
     if concat.op is not Op.CAT:
         return False
@@ -190,7 +194,7 @@ def in_parts(
 
 
 def _selected(node: Node, sources: int, costs: Costs) -> bool:
-    """Whether choosing among sources for each element costs more than loops of their own."""
+    """Whether selecting a source for each element costs more than separate loops."""
     selecting = prod(node.shape) * (sources - 1) * costs.select
     return 1 < sources <= costs.max_slices and selecting > costs.launch
 
@@ -198,13 +202,13 @@ def _selected(node: Node, sources: int, costs: Costs) -> bool:
 def cut_at_concats(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node], costs: Costs
 ) -> tuple[int, list[int]] | None:
-    """Return the axis and ends of the slices to compute a stored value in; None for all at once.
+    """Return the axis and ends of the slices to compute a stored value in; None to not slice it.
 
     Args:
-        node: what is stored; it holds no reduction.
-        users: per node, who reads it.
-        forced: what is stored in any case.
-        costs: those of the device.
+        node: the stored node; it holds no reduction.
+        users: the readers of each node.
+        forced: nodes that are stored in any case.
+        costs: the cost model of the device row.
     """
     cuts: dict[int, set[int]] = {}
     for concat, axes in _concats_below(node, users, forced):
@@ -221,7 +225,7 @@ def cut_at_concats(
 def _concats_below(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> list[tuple[Node, tuple[int, ...]]]:
-    """Return the concats that alone make up a value elementwise, each with the value's axes."""
+    """Return the concats that only this value reads elementwise, each with the value's axes."""
     start = (node, tuple(range(len(node.shape))))
     stack, seen, found = [start], {node}, []
     while stack:
@@ -234,7 +238,7 @@ def _concats_below(
         elif below.op not in ELEMENTWISE and below.op is not Op.CONTIGUOUS:
             continue
         for source in below.src:
-            # What reads it twice, as PReLU does, is looked at before.
+            # A source that is read twice, as in PReLU, is visited after both of its readers.
             mine = seen.issuperset(users[source])
             if mine and source not in seen and source not in forced:
                 seen.add(source)

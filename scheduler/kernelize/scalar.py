@@ -1,9 +1,11 @@
-"""Walk the scalar graph of a loop nest, rebuild it in other ranges, and bound its integers.
+"""Walks the scalar graph of a loop nest, rebuilds it in other ranges, and bounds its integers.
+
+The scalar graph is the expression that one iteration computes. Its LOADs have an index per axis,
+and a leaf of an index may be a run-time value, such as the row of a gather. The node of such a
+value counts as a source of the LOAD, like an operand.
 
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
-
-Index leaves that stand for a run-time value (a gather's row) make it a source, as operands are.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node, is_weight, make, storage_of
 from scheduler.ir.ops import LOOPS, Op
 
-# A walk over a body is asked for many times.
+# The order of nodes below a value, cached because bodies are walked many times.
 _orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 
 
 def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
-    """Return scalar nodes, sources first, run-time indices' too; reductions may be leaves."""
+    """Return scalar nodes, sources first; without `into_reductions`, reductions are leaves."""
     if not into_reductions:
         return _walk(value, into_reductions=False)
     below = _orders.get(value)
@@ -52,13 +54,13 @@ def _walk(value: Node, *, into_reductions: bool) -> list[Node]:
 
 
 def scalar_sources(node: Node) -> tuple[Node, ...]:
-    """Return the scalar nodes a scalar node needs: its operands, and what its index comes from."""
+    """Return the sources of a scalar node: its operands and the nodes of its run-time indices."""
     own = () if node.op is Op.LOAD else node.src
     return tuple(dict.fromkeys((*own, *(a.node for a in atoms_of(node) if a.node is not None))))
 
 
 def depends_on(value: Node) -> dict[Node, set[Atom]]:
-    """Return per scalar node the loops outside of it that its value depends on."""
+    """Return, for each scalar node, the outside loops that its value depends on."""
     found: dict[Node, set[Atom]] = {}
     for node in scalar_nodes(value):
         atoms: set[Atom] = set()
@@ -82,7 +84,7 @@ def atoms_of(node: Node) -> list[Atom]:
 
 
 def tuple_of(values: Sequence[Node]) -> Node:
-    """Return several scalar values as one node; a single one as it is."""
+    """Return several scalar values as one TUPLE node, or a single value unchanged."""
     if len(values) == 1:
         return values[0]
     widest = max(values, key=lambda v: v.dtype.itemsize)
@@ -95,10 +97,13 @@ def rebuild(
     load: Callable[[Node, Mapping[Atom, Ix]], Any],
     swap: Callable[[Node], Node | None] = lambda _: None,
 ) -> Node:
-    """Return a scalar graph with ranges replaced everywhere; run-time index values follow.
+    """Return a scalar graph with ranges replaced everywhere, run-time indices included.
 
-    `load` returns the new argument of a LOAD; its mapping includes the renewed run-time values.
-    `swap` returns another node for a rebuilt one, or None to keep it.
+    Args:
+        value: the root of the graph.
+        mapping: the new index of each replaced range.
+        load: returns the new argument of a LOAD; its mapping includes rebuilt run-time values.
+        swap: returns a replacement for a rebuilt node, or None to keep it.
     """
     full: dict[Atom, Ix] = dict(mapping)
     rebuilt: dict[Node, Node] = {}
@@ -119,37 +124,37 @@ def rebuild(
     return rebuilt[value]
 
 
-# --- Writing over a source --------------------------------------------------------------------
+# --- Overwriting a source ---------------------------------------------------------------------
 #
-# A kernel may write over a source if it reads each element only where it stores it.
+# A kernel may overwrite a source if it reads each element only where it stores a result.
 #
-#     t[i] = f(s[i], w[i])         t may take the bytes of s: work-item i reads s[i] first
+#     t[i] = f(s[i], w[i])         t can reuse the bytes of s: work-item i reads s[i] first
 #     t[i] = f(s[n-1-i])           no: another work-item may still need the element
 #     t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again; the renderer decides on hoisting
-#     t[ids[i]] = f(s[0])          no: whose element s[0] is, only run time knows
+#     t[ids[i]] = f(s[0])          no: the work-item that overwrites s[0] is known only at run time
 #
-# Offsets are interned, so equal ones are one object. An equal offset in another form counts as
-# different: safe, and not seen in practice.
+# Offsets are interned, so equal offsets are one object. An equal offset in another form counts as
+# different, which is safe and has not occurred in practice.
 
 
 def overwrites(
     value: Node, loops: Iterable[Atom], place: Ix, source: Node, offset: Callable[[Node], Ix]
 ) -> bool:
-    """Whether a loop nest reads each element of a source before it stores something there.
+    """Whether a loop nest reads each element of a source before it stores a result there.
 
     Args:
-        value: all that the nest computes.
-        loops: of the nest, without those inside of reductions.
-        place: the offset that it stores a result at.
-        source: the node whose storage the result takes.
-        offset: returns that of a LOAD.
+        value: everything that the nest computes.
+        loops: the loops of the nest, without those inside reductions.
+        place: the offset at which it stores a result.
+        source: the node whose storage the result would take.
+        offset: returns the offset of a LOAD.
     """
     nodes = scalar_nodes(value)
     loads = [n for n in nodes if n.op is Op.LOAD and storage_of(n.src[0]) is source]
     if not loads:
         return True
     repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
-    # A store outside the inner loops comes before what those loops read.
+    # A store outside the inner loops would run before their loads.
     return (
         repeated.isdisjoint(loads)
         and all(n.src[0] is source and offset(n) is place for n in loads)
@@ -162,20 +167,20 @@ def overwrites(
 #     max(min(x, 7), 0)        0 .. 7
 #     x & 31                   0 .. 31
 #     cast(uint8) * 4 + 1      1 .. 1021
-#     x + 1, x an int32        the whole type: the sum may wrap around
+#     x + 1, x an int32        the range of the type: the sum may wrap around
 #
-# They hold for every input: a bound proves that an index needs no test. Floats have none.
+# Bounds hold for every input, so they can prove that an index needs no check. Floats have none.
 
 
 class Bounds(NamedTuple):
-    """The least and the greatest value that may be."""
+    """The least and the greatest possible value."""
 
     low: int
     high: int
 
 
 def bounds_of(value: Node) -> Bounds:
-    """Return bounds of a scalar integer node; those of its type where no more is known."""
+    """Return bounds of a scalar integer node, at worst those of its type."""
     found: dict[Node, Bounds] = {}
     for node in scalar_nodes(value, into_reductions=False):
         kind = node.dtype
@@ -185,12 +190,13 @@ def bounds_of(value: Node) -> Bounds:
             whole = Bounds(int(dt.min_value(kind)), int(dt.max_value(kind)))
             known = None if node.op in LOOPS else _bounds(node, found)
             fits = known is not None and whole.low <= known.low and known.high <= whole.high
-            found[node] = known if known is not None and fits else whole  # else it wraps around
+            # otherwise it wraps around
+            found[node] = known if known is not None and fits else whole
     return found[value]
 
 
 def _bounds(node: Node, known: dict[Node, Bounds]) -> Bounds | None:
-    """Return bounds as if the type had no ends; None if they are not known."""
+    """Return bounds as if the type had no limits; None if they are unknown."""
     op = node.op
     if op is Op.CONST:
         return Bounds(int(node.arg), int(node.arg))
@@ -221,7 +227,7 @@ def _product(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _masked(a: Bounds, b: Bounds) -> Bounds | None:
-    """Return bounds of the bits that both have: at most those of one that is not negative."""
+    """Return bounds of a bitwise AND: at most the limit of an operand that is not negative."""
     highs = [x.high for x in (a, b) if x.low >= 0]
     return Bounds(0, min(highs)) if highs else None
 

@@ -1,16 +1,17 @@
-"""Decide what is stored until no kernel exceeds its device and all can be generated.
+"""Decides which nodes are stored so that every kernel fits the device and can be generated.
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->   partial sums of 63 terms are stored
-    kernel {softmax(q @ k) @ v}, refused             ->   q @ k is stored, the rest is tried
+    kernel {softmax(q @ k) @ v}, refused             ->   q @ k is stored, the rest is retried
 
-`realize` chooses what is cheapest to store. This module asks for more, with reasons, and lets it
-choose again:
+`realize` chooses the nodes that are cheapest to store and returns a StorePlan (a class of
+`regions.py`, which both modules import). This module requests more nodes, with reasons, and lets
+`realize` choose again if
 
-- where a kernel would have too many buffers, each of which is an argument, results included;
-- where it would fuse too many operations, because compile time grows faster than they do;
-- where its code cannot be generated, or breaks a limit that only the code shows. Kernels that were
-  merged are taken apart first. The user's model still runs, more slowly; a warning says which part
-  of it and why.
+- a kernel has too many buffers; each is an argument, results included;
+- a kernel fuses too many operations, since compile time grows faster than their number;
+- the code of a kernel cannot be generated or breaks a limit that only the code shows. Merged
+  kernels are taken apart first. The model still runs, more slowly, and a warning names the part and
+  the cause.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _NOTHING: Final[Mapping[Node, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A kernel that cannot be used, and why, in one line."""
+    """A kernel that cannot be used, with the reason in one line."""
 
     kernel: Kernel
     reason: str
@@ -51,35 +52,39 @@ class Refused:
 def store_plan(
     sinks: Sequence[Node],
     spec: DeviceSpec,
-    asked: Mapping[Node, str] = _NOTHING,
+    requested: Mapping[Node, str] = _NOTHING,
     alone: frozenset[Node] = frozenset(),
 ) -> StorePlan:
-    """Return what is stored so that kernels are cheap, and within the limits of the device."""
+    """Return a plan of cheap kernels that have few enough buffers and operations for the device."""
     while True:
-        plan = realize(sinks, spec, asked, alone)
-        more = {n: why for n, why in _over_limits(plan).items() if n not in asked}
+        plan = realize(sinks, spec, requested, alone)
+        more = {n: why for n, why in _over_limits(plan).items() if n not in requested}
         if not more:
             return plan
-        asked = {**asked, **more}
+        requested = {**requested, **more}
 
 
 def split(plan: StorePlan, refused: Refused, kernels: Sequence[Kernel]) -> StorePlan | None:
-    """Return a plan that splits a kernel, one of all that a plan led to; None if nothing can be."""
+    """Return a plan that splits a refused kernel; None if it cannot be split further.
+
+    `kernels` are all kernels made from `plan`.
+    """
     targets = frozenset(refused.kernel.targets)
     cut: set[Node] = set()
     if len(targets) == 1 or targets <= plan.alone:
         stored = frozenset(t for k in kernels for t in k.targets)
         cut = {n for t in targets for n in split_points(t, stored, plan.spec.costs)}
-        if cut <= plan.asked.keys() & plan.alone:
+        if cut <= plan.requested.keys() & plan.alone:
             return None
     logger.warning("%s; computing it as %d kernels", refused, len(targets) + len(cut))
-    asked = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")
-    # Else what was just taken out would be merged into it again.
-    return store_plan(plan.sinks, plan.spec, {**asked, **plan.asked}, plan.alone | targets | cut)
+    requested = dict.fromkeys(cut, f"a kernel was refused: {refused.reason}")
+    requested |= plan.requested
+    # Its kernels must stay alone, or fusion would merge them again.
+    return store_plan(plan.sinks, plan.spec, requested, plan.alone | targets | cut)
 
 
 def _over_limits(plan: StorePlan) -> dict[Node, str]:
-    """Return nodes that must be stored so that every kernel is within limits, with reasons."""
+    """Return the nodes to store so that every kernel is within limits, with reasons."""
     found: dict[Node, str] = {}
     for root in plan.regions:
         if root.op is Op.RESULT:
@@ -94,7 +99,7 @@ def _over_limits(plan: StorePlan) -> dict[Node, str]:
 
 
 def _fused(root: Node, stored: Container[Node]) -> list[Node]:
-    """Return what the kernel of a stored node computes, sources first."""
+    """Return the nodes that the kernel of a stored node computes, sources first."""
     done: dict[Node, None] = {}
     for node in post_order(
         root, lambda n: n.src[::-1] if n is root or n not in stored else (), done
@@ -104,7 +109,7 @@ def _fused(root: Node, stored: Container[Node]) -> list[Node]:
 
 
 def _reads_few(fused: Sequence[Node], regions: Container[Node], most: int) -> bool:
-    """Whether a kernel certainly reads no more than `most` buffers: each view counts as one."""
+    """Whether a kernel surely reads at most `most` buffers; each view counts as one."""
     read: set[Node] = set()
     for node in fused:
         if node.op is Op.BUFFER or _is_view_of_weight(node):
@@ -117,7 +122,7 @@ def _reads_few(fused: Sequence[Node], regions: Container[Node], most: int) -> bo
 def _split_buffers(
     root: Node, fused: Sequence[Node], regions: Container[Node], most: int
 ) -> set[Node]:
-    """Return nodes of one kernel to store so that no value of it reads more than `most` buffers."""
+    """Return nodes of one kernel to store so that no value in it reads more than `most` buffers."""
     if _reads_few(fused, regions, most):
         return set()
     reads: dict[Node, frozenset[Node]] = {}
@@ -127,12 +132,12 @@ def _split_buffers(
             reads[node] = frozenset({node})
             continue
         if _is_view_of_weight(node):
-            # Each view of a weight may be packed in an order of its own: another argument.
+            # Each view of a weight may be packed in its own order, as a separate argument.
             reads[node] = frozenset({node})
             continue
         sources = [s for s in node.src if node.op is not Op.ASSIGN or s is not node.src[0]]
         needed = {s: reads.get(s, frozenset({s} if s in regions else ())) for s in sources}
-        if sum(map(len, needed.values())) > most:  # the union is not worth making before
+        if sum(map(len, needed.values())) > most:  # a bound first: making the union is slow
             cut |= _store_largest(needed, most)
         if len(needed) == 1:
             reads[node] = next(iter(needed.values()))
@@ -142,12 +147,12 @@ def _split_buffers(
 
 
 def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
-    """Replace sources by reads of their stored values until few enough buffers are needed."""
+    """Replace sources by their stored values until at most `most` buffers are needed."""
     cut: set[Node] = set()
     while len(frozenset().union(*needed.values())) > most:
         largest = max(needed, key=lambda s: len(needed[s]))
         if len(needed[largest]) <= 1:
-            break  # a single operation over this many buffers: nothing below it to store
+            break  # one operation reads this many buffers: no node below it could be stored
         below = peel(largest, MOVES)[1]
         cut.add(below)
         needed[largest] = frozenset({below})
@@ -155,10 +160,10 @@ def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
 
 
 def _split_operations(root: Node, fused: Sequence[Node], spec: DeviceSpec) -> set[Node]:
-    """Return nodes of one kernel to store so that no part does more operations than it may.
+    """Return nodes of one kernel to store so that no part exceeds the limit of operations.
 
-    It is cut where the fewest values are needed later, and all of them are stored: what is not
-    would be computed again after the cut.
+    The kernel is split where the fewest values are needed later. All of these are stored, because
+    any other would be recomputed after the split.
     """
     most, costs = spec.limits.operations, spec.costs
     weights = [_weight(n, costs) if n is not root else 0 for n in fused]
@@ -175,7 +180,7 @@ def _split_operations(root: Node, fused: Sequence[Node], spec: DeviceSpec) -> se
     start, done, live, best, fewest = 0, 0, 0, -1, 0
     for position, weight in enumerate(weights):
         if done + weight > most and best >= 0:
-            # What a value after the last cut needs was alive there, or was computed since.
+            # Values needed later were alive at the last split or have been computed since.
             alive = [n for n in (*alive, *fused[start : best + 1]) if last.get(n, -1) > best]
             cut.update(alive if fewest <= costs.max_live else [fused[best]])
             start, done, best = best + 1, sum(weights[best + 1 : position]), -1
@@ -187,7 +192,7 @@ def _split_operations(root: Node, fused: Sequence[Node], spec: DeviceSpec) -> se
 
 
 def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
-    """Return for each value of a kernel where it is used last, movements seen through."""
+    """Return the position of the last use of each value of a kernel, looking through movements."""
     inside = frozenset(fused)
     last: dict[Node, int] = {}
     for position, node in enumerate(fused):
@@ -210,17 +215,18 @@ def _is_view_of_weight(node: Node) -> bool:
     if node.op not in MOVES:
         return False
     _, below = peel(node, MOVES)
-    return is_weight(below.src[0] if below.op is Op.CAST else below)  # a half is widened first
+    # an fp16 weight is widened first
+    return is_weight(below.src[0] if below.op is Op.CAST else below)
 
 
-# --- A kernel that cannot be generated --------------------------------------------------------
+# --- Splitting a kernel that cannot be generated --------------------------------------------
 
 
 def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]:
-    """Return a node to store so that the kernel of `root` becomes two simpler ones; empty if none.
+    """Return one node to store that splits the kernel of `root` into two simpler ones, or no node.
 
-    A reduction inside is best, then what a movement reads, then an elementwise node; among equals
-    the one that halves the work.
+    A reduction is preferred, then a node read by a movement op, then an elementwise node. Among
+    equals, the node that splits the work most evenly wins.
     """
     inner = _fused(root, stored)
     size = _sizes(inner)
@@ -233,13 +239,13 @@ def split_points(root: Node, stored: Container[Node], costs: Costs) -> set[Node]
         if place is None or node is root or not size[node] or bytes_stored > costs.max_cut_bytes:
             continue
         if whole - size[node] < 1:
-            continue  # nothing would be left above it
+            continue  # no work would be left for the kernel of `root`
         choices.append((place, abs(whole - 2 * size[node]), position))
     return {inner[min(choices)[2]]} if choices else set()
 
 
 def _preference(node: Node, users: Sequence[Node]) -> int | None:
-    """Return how good it is to store a node, lower is better; None if it is no value to store."""
+    """Return the rank of a node as a split point, lower is better; None if it is no candidate."""
     if node.op is Op.REDUCE:
         return 0
     works = node.op in ELEMENTWISE or node.op in (Op.GATHER, Op.CAT)
@@ -249,7 +255,7 @@ def _preference(node: Node, users: Sequence[Node]) -> int | None:
 
 
 def _sizes(inner: Sequence[Node]) -> dict[Node, int]:
-    """Return for each node how many operations of the kernel are under it, itself included."""
+    """Return, for each node, the number of operations of the kernel below it, itself included."""
     under: dict[Node, int] = {}  # bit sets: shared operations count once
     for bit, node in enumerate(inner):
         found = 0

@@ -1,1 +1,1 @@
-"""Decisions on the loops of a kernel: layout, vectors, tiles, order."""
+"""Chooses the loops of each kernel and how its operands lie in memory."""

@@ -1,11 +1,11 @@
-"""Run kernels that hand rows to each other one after another for a few rows at a time.
+"""Runs a chain of kernels band by band: all kernels for a few rows, then for the next rows.
 
     s = q @ k         all rows          for each band of rows:  s = q[band] @ k
     p = exp(s - max)  all rows    ->                            p = exp(s - max)
     y = p @ v         all rows                                  y[band] = p @ v
 
-An attention over thousands of tokens has more scores than caches hold. A work-item does its bands
-in turn in the same memory, so scores stay in the core's own cache.
+An attention over thousands of tokens has more scores than caches hold. A work-item runs its bands
+one after another in the same memory, so the scores stay in the core's own cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
-# Kernels of a chain, at most: scores, their exponentials, the sums of these, the product.
+# Most kernels in a chain: scores, their exponentials, the sums of these, the product, ...
 MAX_LENGTH = 6
 
 T = TypeVar("T")
@@ -34,26 +34,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Kernels to run in turn."""
+    """Kernels to run one after another, band by band."""
 
-    # Each has the ranges that count bands outermost. What it hands on has a first axis of
-    # work-items, and is addressed by the number of the band: see `render.render`.
+    # The ranges that count bands are the outermost of each kernel. Values passed between the
+    # kernels have a leading axis of work-items and are addressed by band number; see
+    # `render.render`.
     kernels: tuple[Kernel, ...]
     count: int
-    chunk: int  # consecutive bands of a work-item
+    chunk: int  # consecutive bands per work-item
 
     @property
     def items(self) -> int:
-        """Work-items to launch."""
+        """Number of work-items to launch."""
         return -(-self.count // self.chunk)
 
     @property
     def handed_on(self) -> tuple[Node, ...]:
-        """What only these kernels write and read."""
+        """The nodes that only these kernels write and read."""
         return tuple(t for k in self.kernels[:-1] for t in k.targets)
 
     def together(self, kernels: Sequence[Kernel]) -> Kernel:
-        """Return the launch that runs these kernels, or what became of them."""
+        """Return the single launch of these kernels, or of later forms of them."""
         own = self.handed_on
         origin = dict.fromkeys(name for kernel in kernels for name in kernel.origin)
         made = make_kernel(tuple(k.bodies[0] for k in kernels), tuple(origin))
@@ -69,11 +70,10 @@ def bands_from(
     free: frozenset[Node],
     spec: DeviceSpec,
 ) -> Bands | None:
-    """Return what runs in bands from kernel number `start` on; None if it runs by itself.
+    """Return the kernels from number `start` on that can run in bands; None if there are none.
 
     Kernels are in running order; `last_read` is the number of a node's last reader. `free` nodes
-    need not be stored as they are, or at all. Work-items of a GPU share what they compute in other
-    ways.
+    need not be stored in row-major order, or at all. GPUs share computed values in other ways.
     """
     if spec.is_simt or not _multiplies_values(kernels[start], ()):
         return None
@@ -84,7 +84,7 @@ def bands_from(
             return None
         chain.append(_split(kernel, own))
         if own and _multiplies_values(kernel, own):
-            # A state that is written would change under the bands that still read it.
+            # A state written by one band would change for later bands that still read it.
             states = any(t.op in (Op.ASSIGN, Op.BUFFER) for t in kernel.targets)
             apart = states or any(last_read[n] > end for n in own)
             return None if apart else _cut(chain, spec)
@@ -94,7 +94,7 @@ def bands_from(
 
 
 def _is_plain(kernel: Kernel) -> bool:
-    """Whether a kernel has one loop nest, and reads and writes at indices that are known."""
+    """Whether a kernel has one loop nest and all its indices are known at compile time."""
     if kernel.custom is not None or len(kernel.bodies) != 1:
         return False
     atoms = [a for n in _loads(kernel) for ix in n.arg.index for a in ixs.leaves(ix)]
@@ -103,7 +103,7 @@ def _is_plain(kernel: Kernel) -> bool:
 
 
 def _multiplies_values(kernel: Kernel, own: Collection[Node]) -> bool:
-    """Whether a kernel sums products of two values, one of them among some nodes if there are."""
+    """Whether a kernel sums products of two non-weights, one of them in `own` if that has any."""
     for node in (n for b in kernel.bodies for n in scalar_nodes(b.value)):
         if node.op is Op.ACCUMULATE and node.arg[0] is Op.ADD and node.src[0].op is Op.MUL:
             read = [n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
@@ -121,7 +121,7 @@ def _outputs(kernel: Kernel) -> list[Atom]:
 
 
 def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
-    """Split ranges whose quotients are indices of some nodes: heads that lie beside each other.
+    """Split ranges whose quotients are indices of nodes in `own`, such as adjacent heads.
 
     y[i, c] = p[c / 64, i, :] @ ...    ->    y[i, 64 h + d] = p[h, i, :] @ ...
     """
@@ -144,7 +144,7 @@ def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
 
 
 def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
-    """Return a chain in bands, None if no rows are shared or no cut of them is good."""
+    """Return a chain in bands; None if no rows are shared or no height of a band is good."""
     rows = _shared_rows(chain)
     if rows is None:
         return None
@@ -160,10 +160,10 @@ def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
 
 
 def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
-    """Return the rows of a band, 0 if there is no good cut.
+    """Return the number of rows per band, 0 if no height is good.
 
-    `above` counts bands of the other ranges; `handed_on` is bytes of all bands, which must exceed
-    the cores' own caches.
+    `above` is the number of bands by the other ranges. `handed_on` is the bytes passed between the
+    kernels in all bands, which must exceed the cores' own caches.
     """
     if handed_on <= spec.l2_bytes * spec.cores:
         return 0
@@ -178,12 +178,13 @@ def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
 class _Rows:
     """Ranges that all kernels of a chain have in common."""
 
-    of: tuple[tuple[Atom, ...], ...]  # of each kernel, in one order
-    axes: Mapping[Node, tuple[int | None, ...]]  # per axis of nodes handed on, its range here
+    of: tuple[tuple[Atom, ...], ...]  # the shared ranges of each kernel, in one order
+    # for each passed node, the number of the shared range on each axis
+    axes: Mapping[Node, tuple[int | None, ...]]
 
 
 def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
-    """Return the ranges of results that each kernel passes on to the next one, None without any."""
+    """Return the result ranges that each kernel passes on to the next; None if there are none."""
     first = chain[0].bodies[0].stores
     start = [r for ix in first[0].index if (r := ixs.as_atom(ix)) is not None]
     found: list[dict[int, Atom]] = [dict(enumerate(start))]
@@ -194,7 +195,7 @@ def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
             return None
         found.append(mine)
         axes |= {s.target: _axes_of(s, mine) for s in kernel.bodies[0].stores}
-    # Each element that is handed on belongs to one band.
+    # Each passed element belongs to one band.
     handed_on = [axes[t] for k in chain[:-1] for t in k.targets]
     kept = [n for n in found[0] if all(n in m for m in found) and all(n in a for a in handed_on)]
     if not kept:
@@ -212,7 +213,7 @@ def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
 def _passed_on(
     kernel: Kernel, axes: Mapping[Node, tuple[int | None, ...]]
 ) -> dict[int, Atom] | None:
-    """Return which range of a kernel is each of the shared ones, None if it reads in other ways."""
+    """Return the range of a kernel for each shared one; None if it reads in another way."""
     mine: dict[int, Atom | None] = {}
     outputs = set(_outputs(kernel))
     for load in _loads(kernel):
@@ -237,14 +238,14 @@ def _axes_of(store: Store, rows: Mapping[int, Atom]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How the rows of a chain are cut."""
+    """A division of a chain's shared rows into bands."""
 
-    rows: _Rows  # that the kernels share; the last of them is cut
+    rows: _Rows  # shared ranges of the kernels; the last one is divided
     height: int
     chunk: int
 
     def of(self, chain: Sequence[Kernel], count: int) -> Bands:
-        """Return the kernels in bands, of which there are so many."""
+        """Return the kernels in `count` bands."""
         places: dict[Node, Node] = {}
         made = []
         for kernel, mine in zip(chain, self.rows.of, strict=True):
@@ -268,7 +269,7 @@ class _Cut:
         mapping = {**{o: ixs.of(n) for o, n in zip(mine, above, strict=False)}, mine[-1]: whole}
         bands = (*above, band)
         number = ixs.flatten([ixs.of(r) for r in bands], [r.size for r in bands])
-        # Each band has memory of its own here, so the place has to depend on the band.
+        # Each band has its own memory here, so the index must depend on the band.
         start = (number, ixs.of(row))
 
         def swap(node: Node) -> Node | None:
@@ -291,7 +292,7 @@ class _Cut:
         return make_kernel((Body((*bands, row, *others), tuple(stores)),), kernel.origin)
 
     def _rest(self, node: Node, parts: Sequence[T]) -> Iterator[T]:
-        """Yield what belongs to the axes that no shared range is the index of."""
+        """Yield the parts of the axes that no shared range indexes."""
         return (p for n, p in zip(self.rows.axes[node], parts, strict=True) if n is None)
 
     def _inside(self, node: Node, index: Sequence[Ix], start: tuple[Ix, ...]) -> tuple[Ix, ...]:
@@ -299,7 +300,7 @@ class _Cut:
 
 
 def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
-    """Return the leading ranges that count bands, whatever they were split into."""
+    """Return the leading ranges that count bands, even if they were split."""
     found: list[Atom] = []
     for r in ranges:
         if prod(a.size for a in found) == count:
@@ -309,9 +310,9 @@ def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
 
 
 def banded(schedule: LoopSchedule, body: PlacedBody, count: int) -> LoopSchedule | None:
-    """Return loops whose item of a number does the band of that number; None if none do.
+    """Return loops whose work-item n runs band n; None if that is impossible.
 
-    The schedule is that of a kernel of its own; the body's leading ranges count bands.
+    The schedule is that of a separate kernel; the leading ranges of its body count bands.
     """
     outside = counting(body.ranges, count)
     tiles = schedule.tiles[: len(outside)]

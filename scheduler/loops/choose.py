@@ -1,6 +1,6 @@
-"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics.
+"""Chooses the loops of a kernel for a device: measured ones if known, else by heuristics.
 
-The key of a body finds measured loops.
+Measured loops come from the tuned table, in which a kernel is found by the key of its body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def choose_schedule(
 ) -> LoopSchedule:
     """Return the loops for a placed body whose ranges are merged.
 
-    `vector` and `lanes` are from `vector.choose_vector`, after merging; `choice` replaces the
+    `vector` and `lanes` come from `vector.choose_vector`, after merging. `choice` overrides the
     heuristics. If `exact`, no result without lanes is computed twice.
     """
     if spec.is_simt:
@@ -42,7 +42,7 @@ def choose_schedule(
 def tuned_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
 ) -> LoopSchedule:
-    """Return the loops of a body: the heuristic's, or those that were measured to be faster."""
+    """Return the measured loops of a body if they are faster, else the heuristic's."""
     chosen = choose_schedule(body, vector, lanes, spec)
     if not table.entries:
         return chosen
@@ -53,14 +53,14 @@ def tuned_schedule(
 
 
 def is_exact(schedule: LoopSchedule) -> bool:
-    """Whether every element is computed once: no block overlaps the one before."""
+    """Whether every element is computed once, so that no block overlaps the previous one."""
     return all(t.atom.size % t.block == 0 for t in schedule.tiles)
 
 
 def exact_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec
 ) -> LoopSchedule:
-    """Return loops that compute every element once, as wide as sizes allow."""
+    """Return loops that compute every element once, with the widest lanes that sizes allow."""
     for width in (n for n in (lanes, 8, 4) if n <= lanes):
         schedule = choose_schedule(body, vector, width, spec)
         if is_exact(schedule):
@@ -68,11 +68,11 @@ def exact_schedule(
     return choose_schedule(body, None, lanes if looped(body) else 1, spec, exact=True)
 
 
-# --- The key of a body: the same for loop nests that run the same way -------------------------
+# --- The key of a body, equal for loop nests that run the same way ----------------------------
 #
 #     two layers of equal shape     ->     one key, whatever their weights and names are
 #
-# Values of weights and constants do not enter: they take no time.
+# Values of weights and constants are not part of the key because they do not affect the time.
 
 
 def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
@@ -92,7 +92,7 @@ def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
 
 
 class _Names:
-    """Texts of indices, with names for ranges and for values known at run time."""
+    """Texts of indices, with names for ranges and run-time values."""
 
     def __init__(self, body: PlacedBody) -> None:
         self.ranges = {r: f"o{i}:{r.size}" for i, r in enumerate(body.ranges)}

@@ -1,9 +1,9 @@
-"""Group the factors of a sum of products so that what is the same for many is multiplied once.
+"""Groups the factors of a sum of products so that common products are computed once.
 
     sum((e[p, k] * r[p]) * v[k, c]; k)        ->     sum(e[p, k] * v[k, c]; k) * r[p]
     sum((x[p, k] * gate[k]) * w[k, c]; k)     ->     sum(x[p, k] * (gate[k] * w[k, c]); k)
 
-The first follows a softmax. In the second a register tile multiplies a vector of weights by the
+The first form follows a softmax. In the second, a register tile multiplies a weight vector by the
 gate once for all its rows p.
 """
 
@@ -41,7 +41,7 @@ def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
 
 
 def _with_factors_outside(body: PlacedBody) -> PlacedBody:
-    """Return the body with factors that a sum does not run over outside of it; two stay in."""
+    """Move factors out of sums that do not run over them, if two others remain inside."""
     depends = dependencies(body.value)
     swapped: dict[Node, Node] = {}
     for node in accumulates(body):
@@ -59,12 +59,12 @@ def _with_factors_outside(body: PlacedBody) -> PlacedBody:
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a reduction is a sum of floats in no fixed order: its products are as free."""
+    """Whether a reduction is a float sum in free order, so its products may be regrouped too."""
     return node.arg[0] is Op.ADD and node.dtype.is_float and not parts_of(node)
 
 
 def _factors(term: Node) -> list[Node]:
-    """Return what a product is a product of, in order; another node is its own only factor."""
+    """Return the factors of a product, in order; any other node is its own single factor."""
     found: list[Node] = []
     stack = [term]
     while stack:
@@ -83,23 +83,24 @@ def _product(factors: Sequence[Node]) -> Node:
     return result
 
 
-# --- A quantised value that is read back at once is taken before its conversion ---------------
+# --- Skipping the conversion of a quantized value that is read back immediately ---------------
 #
 #     float(int(byte(clip(round(v) + z, 0, 255))) - z)     ->     clip(round(v), -z, 255 - z)
 #
-# The number is whole and fits a byte. A byte that is stored as well is converted for the store.
+# The number is an integer that fits a byte. If the byte is also stored, it is converted for the
+# store.
 
 _WHOLE = (Op.ROUND, Op.FLOOR, Op.CEIL, Op.TRUNC)
 _LIMITS = (Op.MIN, Op.MAX)
 
 
 def keep_whole_steps(body: PlacedBody) -> PlacedBody:
-    """Return the body without conversions to bytes and back of what is a whole number."""
-    return replace(body, value=rebuild(body.value, {}, place_again, _as_number))
+    """Return the body without round trips of whole numbers to bytes and back."""
+    return replace(body, value=rebuild(body.value, {}, place_again, _without_byte))
 
 
-def _as_number(node: Node) -> Node | None:
-    """Return a byte less its zero point, as a float, without the byte."""
+def _without_byte(node: Node) -> Node | None:
+    """Return a byte minus its zero point as a float, computed without the byte."""
     if node.op is not Op.CAST or node.dtype is not dt.float32:
         return None
     whole, zero = node.src[0], 0
@@ -111,21 +112,21 @@ def _as_number(node: Node) -> Node | None:
     number = byte.src[0]
     if not _is_whole(number, byte.dtype):
         return None
-    return _less(number, float(zero))
+    return _minus(number, float(zero))
 
 
-def _less(number: Node, zero: float) -> Node:
-    """Return a whole number less another one; sums with it at its source are left out."""
+def _minus(number: Node, zero: float) -> Node:
+    """Return a whole number minus a constant; a matching addition inside it cancels out."""
     if number.op in _LIMITS:
         bound = const(number.src[1].arg - zero, dt.float32)
-        return alu(number.op, _less(number.src[0], zero), bound)
+        return alu(number.op, _minus(number.src[0], zero), bound)
     if number.op is Op.ADD and number.src[1].arg == zero:
         return number.src[0]
     return number if zero == 0 else alu(Op.SUB, number, const(zero, dt.float32))
 
 
 def _is_whole(value: Node, kind: dt.DType) -> bool:
-    """Whether a float is a whole number that a type holds, or NaN, of which no cast is defined."""
+    """Whether a float is a whole number within `kind`, or NaN, whose cast is undefined anyway."""
     if value.dtype is not dt.float32:
         return False
     limits: dict[Op, list[float]] = {op: [] for op in _LIMITS}

@@ -1,12 +1,14 @@
-"""Choose tensors that are images, which a GPU reads through its texture cache, and find texels.
+"""Chooses which tensors are stored as OpenCL images, and computes their texel coordinates.
+
+GPUs read images through their texture cache. A texel holds four elements:
 
     t[h, w, c] in a buffer, at (h*W + w)*C + c     ->     image of W*C/4 x H texels,
                                                           t[h, w, 4*k .. 4*k+3] at (w*C/4 + k, h)
 
-Inputs, outputs and states stay buffers. An intermediate is an image if every kernel writes it in
-whole texels and reads whole texels or a component known at compile time. Lowering finds that out,
-and lowers the others again as buffers (`ImagePlan.again`). Coordinates outside an image read as
-zero, so zero padding along the outermost axis of rows or of columns needs no predicate.
+Inputs, outputs and states remain buffers. An intermediate can be an image if every kernel writes
+whole texels of it, and reads whole texels or a component known at compile time. Lowering detects
+tensors that do not fit and lowers again with them as buffers (`ImagePlan.again`). Reads outside an
+image return zero, so zero padding along the outermost axis of rows or columns needs no predicate.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from scheduler.ir.node import Node
 from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Layout, PlacedStore
 
-TEXEL: Final = 4  # elements: CL_RGBA
+TEXEL: Final = 4  # elements of a texel (CL_RGBA)
 DTYPES: Final = (dt.float32, dt.float16)
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Texels of a two-dimensional image."""
+    """Size of a two-dimensional image in texels."""
 
     width: int
     height: int
 
     def fits(self, most: Images) -> bool:
-        """Whether a device that takes such images takes this one."""
+        """Whether the image is within the largest size of a device."""
         return self.width <= most.max_width and self.height <= most.max_height
 
     def holds(self, x: Ix, y: Ix) -> bool:
@@ -49,8 +51,8 @@ class Texel(NamedTuple):
 
     x: Ix
     y: Ix
-    component: int | None  # of the texel; None for all four
-    by_axis: bool  # whether a coordinate is outside the image where an outermost index is
+    component: int | None  # component of the texel; None for all four
+    by_axis: bool  # whether an outermost index out of range puts a coordinate outside the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,13 @@ class ImageTensor:
 
     image: Image
     shape: tuple[int, ...]
-    rows: tuple[int, ...]  # rows, columns: axes in memory's order; four of the last are a texel
+    # axes of rows and columns in memory order; four elements of the last one form a texel
+    rows: tuple[int, ...]
     columns: tuple[int, ...]
 
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
-        """Return the texel of an element that `lane` moves; None if it crosses or is unknown."""
-        inner = _quarter(index[self.columns[-1]], lane)
+        """Return the texel of an element that `lane` moves; None if unknown or unaligned."""
+        inner = _split_texel(index[self.columns[-1]], lane)
         if inner is not None:
             parts = [index[a] for a in self.columns[:-1]] + [inner[0]]
             sizes = [self.shape[a] for a in self.columns[:-1]]
@@ -73,7 +76,7 @@ class ImageTensor:
             return Texel(x, y, inner[1], by_axis=True)
         order = (*self.rows, *self.columns)
         whole = ixs.flatten([index[a] for a in order], [self.shape[a] for a in order])
-        inner = _quarter(whole, lane)
+        inner = _split_texel(whole, lane)
         if inner is None:
             return None
         width = self.image.width
@@ -81,7 +84,7 @@ class ImageTensor:
         return Texel(x, y, inner[1], by_axis=False)
 
     def is_zero_outside(self, index: tuple[Ix, ...], bound: tuple[Ix, int, int]) -> bool:
-        """Whether coordinates are outside the image wherever a bound of the index is broken."""
+        """Whether coordinates are outside the image wherever a bound of the index is violated."""
         ix, low, high = bound
         for axes in (self.rows, self.columns):
             long = [a for a in axes if self.shape[a] > 1]
@@ -95,25 +98,26 @@ class ImageTensor:
 
 @dataclass(slots=True)
 class ImagePlan:
-    """Which tensors of an entry point are images, as far as kernels are lowered."""
+    """The tensors of an entry point that are images, as known while kernels are lowered."""
 
-    most: Images  # largest images of the device
+    most: Images  # largest image size of the device
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
-    refused: dict[Node, None] = field(default_factory=dict)  # some access does not fit them
+    # tensors with an access that does not fit an image
+    refused: dict[Node, None] = field(default_factory=dict)
 
     def again(self) -> ImagePlan | None:
-        """Return the plan to lower all kernels with once more, None if this one held."""
+        """Return the plan for lowering all kernels again; None if this plan is valid."""
         if self.refused.keys().isdisjoint(self.tensors):
             return None
         return ImagePlan(self.most, refused=dict(self.refused))
 
     def anew(self) -> ImagePlan:
-        """Return the plan of the same intermediates, to render a kernel of it another time."""
+        """Return a plan with the same intermediates, to render one of its kernels again."""
         return ImagePlan(self.most, dict(self.tensors))
 
     def offer(self, store: PlacedStore, layout: Layout) -> None:
-        """Make a result an image, if it may be one."""
+        """Make a result an image, if possible."""
         target = store.target
         if target in self.refused or store.row is not None or target.dtype not in DTYPES:
             return
@@ -122,15 +126,15 @@ class ImagePlan:
             self.tensors[target] = tensor
 
     def image_of(self, argument: Argument) -> Image | None:
-        """Return the image that an argument is, None for a buffer."""
+        """Return the image that stores an argument; None for a buffer."""
         if isinstance(argument, PackedWeight):
             return self.weights.get(argument)
         tensor = self.tensors.get(argument)
         return None if tensor is None else tensor.image
 
 
-def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
-    """Return (ix / 4, component, None if lanes run over a texel); None if neither is known."""
+def _split_texel(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
+    """Return (ix / 4, component, or None if lanes run over a texel); None if it is not aligned."""
     step = ixs.coefficient(ix, lane)
     start = ixs.substitute(ix, {lane: ixs.ZERO})
     if step not in (0, 1) or any(c % TEXEL for _, c in start.terms):
@@ -142,7 +146,7 @@ def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
 
 
 def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
-    """Return how a tensor is an image, None if it is none; columns are its innermost axes."""
+    """Return a tensor as an image whose columns are its innermost axes; None if impossible."""
     if not order or shape[order[-1]] % TEXEL:
         return None
     long = [i for i, a in enumerate(order) if shape[a] > 1] or [0]
@@ -157,18 +161,18 @@ def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> Im
 
 
 def weight_image(packed: PackedWeight, most: Images) -> Image | None:
-    """Return the image of a packed weight, split where one of its axes ends; None if it is none."""
+    """Return the image of a packed weight, with rows that end where an axis does, or None."""
     size = packed.data.size
     if packed.source.dtype not in DTYPES or size % TEXEL:
         return None
     steps = {s for strides in packed.strides.values() for s in strides if s % TEXEL == 0 and s}
     widths = sorted(step // TEXEL for step in {*steps, size})
-    # The cache holds tiles, so rows and columns should be about equal.
+    # The texture cache holds square tiles, so width and height should be about equal.
     images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
     fitting = [i for i in images if i.fits(most)]
     return min(fitting, key=lambda i: max(i.width, i.height), default=None)
 
 
 def texel_bytes(dtype: dt.DType) -> int:
-    """Return the bytes of a texel of an element type."""
+    """Return the bytes per texel of an element type."""
     return TEXEL * dtype.itemsize

@@ -1,10 +1,10 @@
-"""Pack operands in the order their kernel reads them, so that it loads whole vectors.
+"""Packs operands in the order in which their kernel reads them, so that it loads whole vectors.
 
 A weight is packed on the host, at compile time:
 
     W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
 
-Another operand of a contraction is packed by a launch of its own, at run time.
+Another operand of a contraction is packed at run time, by a separate launch.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from scheduler.kernelize.kernel import Kernel, make_kernel
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 from scheduler.loops.place import Layout, Place, PlacedBody, place, split_ranges
 
-# Packing may repeat a weight (overlapping last block); beyond this factor it is not packed.
-# Weights of fewer elements than the second may grow as if they had as many.
+# Packing may repeat elements, since the last block may overlap. A weight that would grow by more
+# than this factor is not packed; one of fewer than MIN_SIZE elements may grow as if it had that
+# many.
 MAX_GROWTH = 4
 MIN_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one range is cut: value = min(outer*block, size-block) + unroll*lanes + lane.
+    """The split of one range: value = min(outer*block, size-block) + unroll*lanes + lane.
 
-    A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may
-    a single vector: lanes beyond the range repeat its last element.
+    A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may a
+    single vector: its lanes beyond the range repeat the last element.
     """
 
     atom: Atom  # the range
-    outer: int  # outer, unroll, lanes: its parts
+    outer: int  # numbers of outer steps, of unrolled steps (unroll) and of lanes
     unroll: int
     lanes: int
-    # Its unrolled steps are packed beside the outer ones, so that what other axes walk between them
-    # lies together.
+    # True to pack unrolled steps next to outer ones, so that the elements that other axes read in
+    # between are contiguous.
     apart: bool = False
 
     @property
@@ -55,7 +56,7 @@ class Axis:
         return self.unroll * self.lanes
 
     def starts(self) -> NDArray[np.int64]:
-        """Return where vectors start, over (outer, unroll); the last block or vectors overlap."""
+        """Return the first index of each vector, over (outer, unroll); the last may overlap."""
         size, inside = self.atom.size, np.arange(self.unroll) * self.lanes
         if self.outer == 1:
             return np.minimum(inside, max(0, size - self.lanes))[None]
@@ -63,20 +64,20 @@ class Axis:
         return np.asarray(base[:, None] + inside, np.int64)
 
     def values(self) -> NDArray[np.int64]:
-        """Return the range's value over (outer, unroll, lane)."""
+        """Return the values of the range, over (outer, unroll, lane)."""
         return np.asarray(self.starts()[:, :, None] + np.arange(self.lanes), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A packed weight; strides, in elements, of each axis' outer, unroll and lane coordinate."""
+    """A packed weight; strides in elements of each axis' outer, unroll and lane coordinate."""
 
     source: Node
     data: NDArray[Any]
     strides: dict[Atom, tuple[int, int, int]]
 
     def same_as(self, other: PackedWeight) -> bool:
-        """Whether another packing holds the same elements in the same order."""
+        """Whether another packing has the same elements in the same order."""
         return (
             self.source is other.source
             and self.strides == other.strides
@@ -84,15 +85,15 @@ class PackedWeight:
         )
 
 
-# What a parameter of a kernel is bound to.
+# The buffer that a kernel parameter is bound to.
 Argument = Node | PackedWeight
 
 
 def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
-    """Return the packed form of a placed weight LOAD, None if it should be read as it is.
+    """Return the packed form of a placed weight LOAD; None if it cannot be packed.
 
-    `axes` are ranges of the kernel in loop order, lanes last. A load over any other range, or over
-    run-time indices, is not packed.
+    `axes` are ranges of the kernel in loop order, lanes last. A load that uses any other range or a
+    run-time index is not packed.
     """
     place: Place = load.arg
     buffer = load.src[0].arg
@@ -103,7 +104,7 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     order = _order(used)
     at = {part: i for i, part in enumerate(order)}
     sizes = [(used[i].outer, used[i].unroll, used[i].lanes)[part] for i, part in order]
-    # Growth of several axes multiplies, so it is bounded before anything is allocated.
+    # Growth of several axes multiplies, so it is checked before anything is allocated.
     if prod(sizes) > MAX_GROWTH * max(MIN_SIZE, buffer.data.size):
         return None
     grids: dict[Atom, NDArray[np.int64]] = {}
@@ -116,7 +117,7 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     for ix, low, high in place.valid:
         value = _evaluate(ix, grids)
         inside &= (value >= low) & (value <= high)
-    # Indices outside are clipped to read something; `inside` replaces what they found by the fill.
+    # Indices outside are clipped to valid ones; `inside` then replaces their elements by the fill.
     clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, buffer.shape, strict=True))
     data = np.where(inside, buffer.data[clipped], buffer.data.dtype.type(place.fill))
     steps = [prod(sizes[p + 1 :]) for p in range(len(sizes))]
@@ -127,8 +128,8 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
 
 
 def _order(axes: list[Axis]) -> list[tuple[int, int]]:
-    """Return (axis, 0 for outer steps, 1 for unrolled ones, 2 for lanes), outer first."""
-    # Loop order outside, unrolled steps inside, lanes last: a register tile reads one run.
+    """Return (axis, 0 for outer steps, 1 for unrolled ones, 2 for lanes), outermost first."""
+    # Loop order first, then unrolled steps, then lanes, so a register tile reads contiguous memory.
     order: list[tuple[int, int]] = []
     for i, axis in enumerate(axes):
         order += [(i, 0), (i, 1)] if axis.apart else [(i, 0)]
@@ -150,24 +151,24 @@ def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]
 
 # --- Packing an operand at run time -----------------------------------------------------------
 #
-#     q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a launch of its own
+#     q[i, d] * k[j, d], both with d innermost    ->    p[d, j] = k[j, d]     a separate launch
 #     summed over d                                     q[i, d] * p[d, j]     lanes over j
 #
-# Otherwise lanes would run across the sum, with a horizontal sum for every result. A copy costs as
-# much as a few of these. It also pays where a sum reads more pages than a core's cache holds.
+# Otherwise lanes would run along the sum and need a horizontal sum for every result. The copy costs
+# as much as a few of these. It also pays if a sum reads more pages than a core's cache holds.
 
-# Vectors of a panel: the columns that a register tile reads beside each other. Columns whose rows
-# share a set of the innermost cache are cut into panels.
+# Vectors per panel: the columns that a register tile reads side by side. Columns are split into
+# panels if their rows share a set of the innermost cache.
 PANEL = 2
 
 
 def pack_operand(
     kernel: Kernel, layouts: Mapping[Node, Layout], spec: DeviceSpec
 ) -> tuple[Kernel, ...]:
-    """Return the kernels to run in place of one: the same, or a copy of an operand before it.
+    """Return the kernels that replace one: the kernel itself, or an operand copy and its reader.
 
-    The kernel is no custom one; nodes without a layout are row-major. GPUs share loads in other
-    ways.
+    The kernel is not a custom one; nodes without a layout are row-major. On GPUs nothing is packed
+    at run time.
     """
     if spec.is_simt or len(kernel.bodies) != 1:
         return (kernel,)
@@ -188,7 +189,7 @@ def pack_operand(
 
 
 def _is_sum(node: Node) -> bool:
-    """Whether a scalar node is a sum of products, not one that keeps partial sums along itself."""
+    """Whether a scalar node is a sum of products without several partial sums."""
     if node.op is not Op.ACCUMULATE or parts_of(node) > 1:
         return False
     return node.arg[0] is Op.ADD and node.src[0].op is Op.MUL
@@ -199,7 +200,7 @@ def _outputs(body: Body) -> list[Atom]:
 
 
 def _work(body: Body, node: Node) -> int:
-    """Return the multiply-adds of a sum, in all."""
+    """Return the total number of multiply-adds of a sum."""
     return prod(r.size for r in {*_outputs(body), *node.arg[1]})
 
 
@@ -214,7 +215,7 @@ def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[in
     far = {n for n in loads if _reach(n, reduced, spec) > spec.l2_bytes}
     if far:
         return [i for i, part in enumerate(parts) if not far.isdisjoint(part)]
-    # A sum much longer than the horizontal one at its end makes that cheap.
+    # In a much longer sum, the horizontal sum at its end costs little.
     long = prod(r.size for r in reduced) >= 2 * spec.loops.horizontal * lanes
     for r in (*body.ranges, *node.arg[1]):
         along = {ixs.coefficient(n.arg.offset, r) for n in loads}
@@ -228,7 +229,7 @@ def _badly_placed(node: Node, body: PlacedBody, spec: DeviceSpec) -> Sequence[in
 
 
 def _reach(load: Node, ranges: Collection[Atom], spec: DeviceSpec) -> int:
-    """Return the bytes of the pages that a sum reads elements of, at most."""
+    """Return the most bytes in the pages that a sum reads."""
     steps = ((ixs.coefficient(load.arg.offset, r) or 0) * (r.size - 1) for r in ranges)
     span = sum(map(abs, steps)) * load.dtype.itemsize
     return min(span, prod(r.size for r in ranges) * spec.loops.page)
@@ -237,7 +238,7 @@ def _reach(load: Node, ranges: Collection[Atom], spec: DeviceSpec) -> int:
 def _choose(
     node: Node, body: Body, on: Mapping[Node, set[Atom]], spec: DeviceSpec, wanted: Sequence[int]
 ) -> tuple[int, Atom] | None:
-    """Return which factor of a sum of products to pack, of some, and the range to be innermost."""
+    """Return which of the `wanted` factors to pack, and its innermost range; None for neither."""
     lanes, factors, outputs = spec.lanes, node.src[0].src, _outputs(body)
     nodes = [scalar_nodes(f) for f in factors]
     known, work = {*outputs, *node.arg[1]}, _work(body, node)
@@ -251,7 +252,7 @@ def _choose(
         for place_of, r in enumerate(outputs):
             if r.size >= lanes and r in on[factor] and r not in on[factors[1 - number]]:
                 filled = r.size / (-(-r.size // lanes) * lanes)
-                # Its readers have this range innermost, at best.
+                # The reader has this range innermost, at best.
                 score = (filled, place_of)
                 if best is None or score > best[0]:
                     best = (score, number, r)
@@ -266,11 +267,11 @@ def _packed(
     inner: Atom,
     spec: DeviceSpec,
 ) -> tuple[Kernel, Kernel]:
-    """Return the copy of a factor, and the kernel that reads the copy."""
+    """Return the kernel that copies a factor, and the kernel that reads the copy."""
     outputs = _outputs(kernel.bodies[0])
     product = node.src[0]
     factor, other = product.src[number], product.src[1 - number]
-    # A scale of the other factor is multiplied once, into the copy, if products may be regrouped.
+    # If products may be regrouped, a constant scale of the other factor is folded into the copy.
     regroups = other.op is Op.MUL and not is_fused(product)
     scale = [s for s in other.src if s.op is Op.CONST] if regroups else []
     if len(scale) == 1:
@@ -303,7 +304,7 @@ def _packed(
 
 
 def _with(store: Store, old: Node, new: Node) -> Store:
-    """Return a store with one scalar node replaced by another one."""
+    """Return a store with one scalar node replaced by another."""
 
     def same(load: Node, _: Mapping[Atom, Ix]) -> Any:
         return load.arg

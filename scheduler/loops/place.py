@@ -1,7 +1,9 @@
-"""Place a body in memory: logical indices become offsets, ranges that move together merge.
+"""Places a body in memory: logical indices become offsets, and loops are merged or split.
 
 LOAD x[h, w, c] with x stored as (h, w, c)     ->  LOAD x[h*W*C + w*C + c]
 ranges h, w used only as h*W + w               ->  one range hw
+
+A body is the scalar expression of one iteration of a loop nest.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from scheduler.ir.ops import LOOPS, Op, parts_of
 from scheduler.kernelize.body import Body, moved_access
 from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
 
-# More loops than this cost more than the divisions they replace.
+# With more loops than this, loops cost more than the divisions they replace.
 MAX_RANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Order in which the axes of a stored tensor lie in memory, outermost first."""
+    """Order of the axes of a stored tensor in memory, outermost first."""
 
     order: tuple[int, ...]
 
@@ -34,7 +36,7 @@ class Layout:
 
 
 def row_major(rank: int) -> Layout:
-    """Return the layout of inputs, outputs and states."""
+    """Return the row-major layout, which inputs, outputs and states have."""
     return Layout(tuple(range(rank)))
 
 
@@ -45,7 +47,7 @@ class Place:
     index: tuple[Ix, ...]
     valid: Predicate
     fill: float | int | bool
-    offset: Ix  # element offset in storage; of a weight the row-major one, until it is packed
+    offset: Ix  # element offset in storage; row-major for a weight, until it is packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ class PlacedStore:
 
     target: Node
     index: tuple[Ix, ...]
-    offset: Ix  # where it is stored, without the row
-    # Number of its row's value among those of the body, rows of the axis, and elements from one row
-    # to the next; None where the index says all.
+    offset: Ix  # element offset of the store, without the row
+    # For a run-time row: the position of its value in `PlacedBody.values`, the rows of the axis,
+    # and the elements from one row to the next. None without a row.
     row: tuple[int, int, int] | None = None
 
 
@@ -65,16 +67,16 @@ class PlacedBody:
     """A body with offsets."""
 
     ranges: tuple[Atom, ...]
-    value: Node  # scalar node, a TUPLE if there are several stores; LOADs carry a Place
+    value: Node  # scalar node, a TUPLE if there are several stores; LOADs have a Place
     stores: tuple[PlacedStore, ...]
 
     @property
     def values(self) -> tuple[Node, ...]:
-        """What each store writes, then the rows."""
+        """The stored values, then the rows."""
         return self.value.src if self.value.op is Op.TUPLE else (self.value,)
 
     def loops_around(self, store: PlacedStore) -> frozenset[Atom]:
-        """Return the loops that a store runs in; loops below them do not repeat it."""
+        """Return the loops around a store; deeper loops do not repeat it."""
         atoms = frozenset(ixs.leaves(store.offset))
         if store.row is None:
             return atoms
@@ -98,7 +100,7 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
         row = None
         if s.row is not None:
             shape = s.target.shape
-            # A row's value comes after those of the stores.
+            # Values of rows follow those of the stores.
             row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
             rows += 1
         stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
@@ -106,7 +108,7 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
 
 
 def store_as(body: PlacedBody, layouts: Mapping[Node, Layout]) -> PlacedBody:
-    """Return the body storing its results in given layouts, row-major where there is none."""
+    """Return the body with its results in the given layouts, row-major by default."""
     stores = []
     for store in body.stores:
         shape = store.target.shape
@@ -116,7 +118,7 @@ def store_as(body: PlacedBody, layouts: Mapping[Node, Layout]) -> PlacedBody:
 
 
 def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
-    """Return (offsets and predicates, row-major offsets of weights) of a body."""
+    """Return the offsets and predicates of a body, and the row-major offsets of its weights."""
     found: list[Ix] = [s.offset for s in body.stores]
     weights: list[Ix] = []
     for node in scalar_nodes(body.value):
@@ -131,7 +133,7 @@ def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
 
 
 def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
-    """Return per scalar node the ranges its value depends on, oldest first."""
+    """Return, for each scalar node, the ranges that its value depends on, oldest first."""
     found = depends_on(value)
     return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
 
@@ -149,7 +151,10 @@ def looped(body: PlacedBody) -> list[Node]:
 def merge_ranges(
     body: PlacedBody, vector: Atom | None, outside: Collection[Atom] = ()
 ) -> tuple[PlacedBody, Atom | None]:
-    """Merge loops that move together, none `outside`; return the body and what `vector` became."""
+    """Merge ranges that only occur together; return the body and the range that replaced `vector`.
+
+    Ranges in `outside` merge only with each other.
+    """
     again = True
     while again:
         again = False
@@ -168,7 +173,7 @@ def merge_ranges(
 
 
 def _mergeable(node: Node) -> tuple[Atom, ...]:
-    """Return the ranges of a reduction that may become one; partial sums stay on the last."""
+    """Return the ranges of a reduction that may merge; partial sums keep the last one separate."""
     ranges: tuple[Atom, ...] = node.arg[1]
     return ranges[:-1] if ranges[-1].size % max(1, parts_of(node)) else ranges
 
@@ -178,7 +183,7 @@ def split_ranges(body: PlacedBody, whole_ranges: Collection[Atom] = ()) -> Place
 
     x[c/2] * w[c]  over c = 0..127     ->     x[g] * w[g*2 + j]  over g = 0..63, j = 0..1
 
-    Those of `whole_ranges` stay.
+    Ranges in `whole_ranges` are not split.
     """
     again = True
     while again and len(body.ranges) < MAX_RANGES:
@@ -187,7 +192,7 @@ def split_ranges(body: PlacedBody, whole_ranges: Collection[Atom] = ()) -> Place
         for r in body.ranges:
             by = 0 if r in whole_ranges else _divisor(r, exprs)
             if by:
-                quotient, rest, whole = _halves(r, by)
+                quotient, rest, whole = _quotient_and_rest(r, by)
                 ranges = tuple(
                     n for o in body.ranges for n in ((quotient, rest) if o is r else (o,))
                 )
@@ -202,7 +207,7 @@ def split_reductions(body: PlacedBody) -> PlacedBody:
 
     sum(x[k % 17 * 8 + k / 17]; k = 0..135)     ->     sum(x[j * 8 + i]; i = 0..7, j = 0..16)
 
-    The order of a sum stays. Where it is fixed in parts, nothing is split.
+    The order of the sum is unchanged. Sums whose order is fixed in parts are not split.
     """
     again = True
     while again:
@@ -213,7 +218,7 @@ def split_reductions(body: PlacedBody) -> PlacedBody:
             r = next((r for r in ranges if len(ranges) < MAX_RANGES and _divisor(r, exprs)), None)
             if r is None:
                 continue
-            quotient, rest, whole = _halves(r, _divisor(r, exprs))
+            quotient, rest, whole = _quotient_and_rest(r, _divisor(r, exprs))
             parts = tuple(n for o in ranges for n in ((quotient, rest) if o is r else (o,)))
             body = _with_reduction(body, {r: whole}, node, parts)
             again = True
@@ -224,7 +229,7 @@ def split_reductions(body: PlacedBody) -> PlacedBody:
 def _with_reduction(
     body: PlacedBody, mapping: Mapping[Atom, Ix], reduction: Node, ranges: tuple[Atom, ...]
 ) -> PlacedBody:
-    """Return the body with other ranges of one reduction."""
+    """Return the body with new ranges for one reduction."""
 
     def swap(node: Node) -> Node | None:
         if node.op is not Op.ACCUMULATE or node.arg[1] != reduction.arg[1]:
@@ -235,20 +240,20 @@ def _with_reduction(
 
 
 def _divisor(r: Atom, exprs: list[Ix]) -> int:
-    """Return the smallest divisor by which a range is cut, 0 for none; larger ones split later."""
+    """Return the smallest divisor to split a range by, 0 for none; larger ones follow later."""
     by = min(divisors_of(r, exprs), default=0)
     return by if by and r.size % by == 0 and by < r.size else 0
 
 
-def _halves(r: Atom, by: int) -> tuple[Atom, Atom, Ix]:
-    """Return ranges of the quotient and the remainder, and the range they stand for."""
+def _quotient_and_rest(r: Atom, by: int) -> tuple[Atom, Atom, Ix]:
+    """Return the ranges of quotient and remainder, and the index that replaces the split range."""
     quotient = ixs.new_range(r.size // by, f"{r.name}q")
     rest = ixs.new_range(by, f"{r.name}m")
     return quotient, rest, ixs.add(ixs.mul(ixs.of(quotient), by), ixs.of(rest))
 
 
 def divisors_of(r: Atom, exprs: Iterable[Ix]) -> set[int]:
-    """Return the constants that a range itself is divided by."""
+    """Return the constants by which a range itself is divided."""
     found: set[int] = set()
     stack = list(exprs)
     while stack:
@@ -275,11 +280,11 @@ def _moved(store: PlacedStore, mapping: Mapping[Atom, Ix]) -> PlacedStore:
 def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:
     for ix in exprs:
         a, b = ixs.coefficient(ix, outer), ixs.coefficient(ix, inner)
-        # One loop walks both if a step of the outer one equals the whole of the inner one, in each
-        # index.
+        # One loop can run both if, in each index, a step of the outer one equals all steps of the
+        # inner one.
         if a is None or b is None or a != b * inner.size:
             return False
-    for ix in weights:  # packed in loop order: any function of both is fine, of one alone is not
+    for ix in weights:  # packed in loop order: a weight must depend on both ranges or on neither
         present = set(ixs.leaves(ix))
         if (outer in present) != (inner in present):
             return False
@@ -306,7 +311,7 @@ def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]
 
 
 def place_again(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
-    """Return the argument of a placed LOAD in other ranges."""
+    """Return the argument of a placed LOAD with its ranges replaced."""
     place: Place = load.arg
     index = tuple(ixs.substitute(i, mapping) for i in place.index)
     valid = ixs.substitute_predicate(place.valid, mapping)

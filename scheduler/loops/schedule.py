@@ -1,9 +1,10 @@
-"""Choose the loops of a kernel: the register tile, the order of loops, what a work-item does.
+"""Chooses the loops of a kernel for CPUs: the register tile, the loop order, the work-items.
 
-Heuristics for CPUs. A contraction keeps a register tile of `vectors x rows`, so that each loaded
-weight vector meets several rows and each loaded activation several vectors. Work-items are blocks
-of rows where activations are larger than weights, so that a core reads what it wrote before;
-elsewhere they are blocks of results, so that each core reads its own part of the weights.
+A contraction keeps a register tile of `vectors x rows` results. Each loaded weight vector then
+meets several rows, and each loaded activation several vectors. If activations are larger than
+weights, work-items are blocks of rows, so a core reads the rows that it wrote before. Otherwise
+they are blocks of results, so each core reads only its part of the weights. A reduction is hoisted
+if it runs in the outer loops and all results of the loops below share it.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def choose_schedule(
 ) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged.
 
-    Arguments are those of `choose.choose_schedule`.
+    The arguments are those of `choose.choose_schedule`.
     """
-    # A choice may narrow vectors, never widen them: a range shorter than a vector has no such
-    # lanes. Narrower ones than the narrowest row's are for GPUs.
+    # A choice can narrow vectors but not widen them, because a short range has no wider lanes.
+    # Lanes narrower than the narrowest width are for GPUs.
     if choice.lanes >= WIDTHS[-1] and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
@@ -63,7 +64,7 @@ def choose_schedule(
     loads = loads_of(body)
     _choose_reductions(schedule, body, loads, costs)
     hoisted = hoisted_ranges(body)
-    # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
+    # Here lanes serve every load, so memory limits the kernel, not arithmetic.
     streams = vector is not None and all(load_score(ld, vector, costs.votes) > 0 for ld in loads)
     if vector in tiles and not exact:
         turned = schedule.transposed = transposed_range(body, loads, vector, lanes, spec)
@@ -72,14 +73,13 @@ def choose_schedule(
     if not schedule.reduce_order and vector in tiles:
         tiles[vector].unroll = stream_unroll(tiles[vector], body, costs, streams=streams)
     if schedule.reduce_order and vector in tiles:
-        # Loads outside of reductions run once for each result and gain nothing from a register
-        # tile.
+        # Loads outside of reductions run once per result and gain nothing from a register tile.
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
         sums = sum(map(schedule.accumulators, schedule.across))
         for atom, unroll in scalar_tile(body, loads, schedule.across, lanes, spec, sums).items():
-            # The last block overlaps the one before and stores its results twice; where that is not
+            # The last block may overlap the previous one and store results twice. If that is not
             # allowed (`exact`), only divisors unroll.
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
@@ -92,7 +92,7 @@ def choose_schedule(
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks, costs)
     schedule.chunk = _chunk(schedule, outer, body, choice.items, costs)
     schedule.prefetch = _prefetched(schedule, outer, choice.prefetch, costs)
-    # Parts repeat the reductions above them, so only items of a single step are cut.
+    # Parts repeat the reductions above them, so only work-items with a single step are split.
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
@@ -101,9 +101,10 @@ def choose_schedule(
 
 
 def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
-    """Return the output ranges that reductions shared by several results depend on, None if none.
+    """Return the output ranges that shared values depend on; None if no value is shared.
 
-    Rows of a softmax's maximum become the outer loops, and of a sum stored beside its row.
+    A shared value is used for several results, such as the maximum of a softmax row, or a sum
+    stored next to its row. It is hoisted: its ranges become the outer loops.
     """
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)
@@ -129,41 +130,42 @@ def _choose_reductions(
         schedule.reduce_order[node] = order
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE:
-            # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
+            # Lanes across a reduction do `lanes` steps together, so fewer steps are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
             step = schedule.accumulators(node)
             size = order[-1].size // lanes // step
             schedule.reduce_unroll[order[-1]] = (size if size <= costs.full_unroll else 1) * step
 
 
-def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int, costs: LoopCosts) -> None:
+def _unroll_innermost(schedule: LoopSchedule, tile: int, chosen: int, costs: LoopCosts) -> None:
     """Unroll innermost reduce loops further while their bodies stay small.
 
-    `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
+    `tile` is the number of accumulators; `chosen` is the number of steps per body by choice, 0 to
+    decide here.
     """
     for node, order in schedule.reduce_order.items():
         # Filling a private array has no accumulator whose latency unrolling could hide.
         if not order or node.op is not Op.ACCUMULATE:
             continue
         r = order[-1]
-        # Lanes share one accumulator here: unrolling them is all or nothing, as the rest is a loop
-        # apart.
+        # Lanes share one accumulator here: unroll all or nothing, since a remainder is a separate
+        # loop.
         step = schedule.accumulators(node)
         if r is schedule.across.get(node) or step > 1:
             if schedule.reduce_unroll[r] * tile > costs.max_unrolled:
                 schedule.reduce_unroll[r] = step
             continue
-        if asked or r.size > costs.full_unroll:
-            most = asked or max(1, min(costs.unroll, costs.max_unrolled // tile))
-            # The body must divide the range: reduce loops have no step that is done in part.
+        if chosen or r.size > costs.full_unroll:
+            most = chosen or max(1, min(costs.unroll, costs.max_unrolled // tile))
+            # The body must divide the range, since reduce loops have no partial last step.
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
 def reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by stride (non-weight load), largest first; a fixed order stays."""
+    """Order reduce loops by the stride of non-weight loads, largest first; keep a fixed order."""
     if parts_of(node):
         return tuple(node.arg[1])
-    # Weights are packed in the order of the loops, so the strides of other operands decide.
+    # Weights are packed in loop order, so the strides of other operands decide.
     offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
     offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
 
@@ -175,7 +177,7 @@ def reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tupl
 
 
 def _resize(schedule: LoopSchedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
-    """Give the register tile the size of a choice, no larger than its ranges."""
+    """Set the register tile to the size of a choice, within its ranges."""
     vector, row = schedule.vector, schedule.row
     if choice.vectors and vector in tiles:
         tile = tiles[vector]
@@ -193,14 +195,13 @@ def _register_tile(
     spec: DeviceSpec,
 ) -> None:
     vector = schedule.vector
-    assert vector is not None  # the caller asked
+    assert vector is not None  # checked by the caller
     # A vector that meets scalars is an outer product: both operands of the tile are reused.
     outer_product = any(is_outer_product(ld, vector, inner) for ld in inner)
     shared = any(  # the vector meets other operands as scalars
         ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
     )
-    # Rows are ranges along which another operand moves, so that one vector of weights serves them
-    # all.
+    # Rows are ranges along which another operand moves, so one weight vector serves all of them.
     rows = [
         r
         for r in tiles
@@ -211,7 +212,7 @@ def _register_tile(
     rows = shared_rows or rows
     schedule.contracts = outer_product or bool(shared_rows) or (hoisted is not None and shared)
     if hoisted is not None:
-        # Rows above a hoisted reduction would need that reduction for several rows at once.
+        # Rows above a hoisted reduction would need its results for several rows simultaneously.
         below = [r for r in rows if r not in hoisted]
         rows = below or (hoisted_rows(body, vector, rows, spec.loops) if schedule.contracts else [])
     row = schedule.row = rows[-1] if rows else None
@@ -223,21 +224,20 @@ def _register_tile(
             return
         steps = max(ld.times for ld in inner)
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
-        # Steps of loops that are unrolled whole share loads of overlapping windows, as the model is
-        # told.
+        # In fully unrolled loops, overlapping windows share loads, which the cost model must know.
         whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
         operands = operands_of(body, (vector, row), inner, whole)
         shape = contraction_tile(vectors, row.size, steps, lanes, spec, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
-    # These ranges add accumulators that read the same inputs, at no further load but the weights':
+    # Small ranges add accumulators that read the same inputs and need extra loads of weights only:
     # several results of the same inputs, as in a channel multiplier.
     costs, taken = spec.loops, {vector, *rows}
     shared_by = [r for r in tiles if r.size <= costs.small_range and r not in taken]
     if row is not None:
         each = max(map(schedule.accumulators, schedule.reduce_order))
         if any(ld.weight for ld in inner):
-            # Columns that several taps read wait in registers, about one for each accumulator.
+            # Columns that several taps read stay in registers, about one per accumulator.
             vectors, most = 1, max(1, costs.window_rows // (each * prod(r.size for r in shared_by)))
         else:
             accumulators = max(1, spec.vector_registers // costs.window_part // each)
@@ -251,11 +251,11 @@ def _register_tile(
 
 
 def _rows_of_values(rows: list[Atom], vector: Atom, inner: list[LoadInfo]) -> list[Atom]:
-    """Return the rows that share the vectors of a product of two values; none if there is none.
+    """Return the rows that share the vectors of a product of two values; empty if there are none.
 
         q[h, i, d] * k[h, d, j], lanes over j     ->     i: a vector of k serves several; not h
 
-    Each other operand is one number for all lanes.
+    The other operand must be a scalar for all lanes.
     """
     along = [(ld.node.arg.offset, ixs.coefficient(ld.node.arg.offset, vector)) for ld in inner]
     if any(ld.weight for ld in inner) or {step for _, step in along} != {0, 1}:
@@ -269,106 +269,106 @@ def _loop_order(
     body: PlacedBody,
     loads: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
-    asked: int,
+    chosen: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then the vector, so that weights stay put; or by choice."""
+    """Put hoisted ranges outermost, then those that weights follow; 1 by choice puts these last."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
         walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
         below = hoisted is not None and tile.atom not in hoisted
-        # False sorts first: by default the ranges that weights follow, by choice the others.
-        return (below, walks_weights == (asked == 1), body.ranges.index(tile.atom))
+        # False sorts first.
+        return (below, walks_weights == (chosen == 1), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)
 
 
 def _blocked_rows(
-    outer: list[Tile], loads: list[LoadInfo], asked: int, costs: LoopCosts
+    outer: list[Tile], loads: list[LoadInfo], chosen: int, costs: LoopCosts
 ) -> tuple[Atom, int] | None:
-    """Return the range to cut into work-items outside the loop over weights, and steps of a block.
+    """Return the range to split into blocks outside the loop over weights, and steps per block.
 
-    None if weights are larger than other operands, or outermost anyway, unless a number is asked
-    for.
+    Unless a number of blocks is `chosen`, return None if weights are larger than other operands.
+    Also return None if rows are outermost anyway.
     """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
     walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
     rows = [t for t in outer if t.atom not in walked and t.outer > 1]
-    # Weights that are walked in a single step leave no loop for rows to be outside of.
+    # If weights are walked in a single step, there is no loop for rows to be outside of.
     if not rows or not any(t.atom in walked and t.outer > 1 for t in outer):
         return None
     weights = max(prod(ld.node.src[0].shape) for ld in heavy)
     others = [prod(ld.node.src[0].shape) for ld in loads if not ld.weight]
-    if not asked and weights >= costs.blocked_weights * max(others, default=0):
+    if not chosen and weights >= costs.blocked_weights * max(others, default=0):
         return None
     row = rows[0]
-    # Blocks must be of one length, as the step number is decomposed by division.
-    blocks = max(d for d in range(1, (asked or costs.wanted_parts) + 1) if row.outer % d == 0)
+    # Blocks have equal lengths, since the step number is decomposed by division.
+    blocks = max(d for d in range(1, (chosen or costs.wanted_parts) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
 def _prefetched(
-    schedule: LoopSchedule, outer: list[Tile], asked: int, costs: LoopCosts
+    schedule: LoopSchedule, outer: list[Tile], chosen: int, costs: LoopCosts
 ) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
-    # Asking ahead costs an instruction for each vector of weights, which the rows must share.
+    # A prefetch costs an instruction per weight vector; enough rows must share it.
     pays = repeats <= costs.max_prefetch_repeats and rows >= costs.min_prefetch_rows
-    wanted = asked == 2 or (not asked and pays)
+    wanted = chosen == 2 or (not chosen and pays)
     return schedule.vector if alone and wanted else None
 
 
 def _chunk(
-    schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int, costs: LoopCosts
+    schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, chosen: int, costs: LoopCosts
 ) -> int:
-    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
+    """Return the outer steps per work-item: enough items for all cores, none too small to pay off.
 
-    Or as many as make the number of work-items that is asked for.
+    `chosen` is the number of work-items by choice, 0 to decide here.
     """
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     # The estimate is in scalar operations: steps of all loops times nodes of the body.
     work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
-    most = asked or min(costs.max_items, work // costs.min_item_work)
+    most = chosen or min(costs.max_items, work // costs.min_item_work)
     items = max(1, min(most, schedule.steps))
     chunk = -(-schedule.steps // items)
     if schedule.blocked is None:
         return chunk
     atom, per_block = schedule.blocked
-    # A work-item that ends amid a block would share the rows of that block with another one.
+    # A work-item that ended inside a block would share the rows of that block with another one.
     count = next(t.outer for t in outer if t.atom is atom)
     block = schedule.steps // (count // per_block)
-    # Whole blocks where they are small, whole parts of one where they are large.
+    # Use whole blocks if they are small, whole parts of one if they are large.
     if chunk >= block:
         return chunk // block * block
     part = max(d for d in range(1, chunk + 1) if block % d == 0)
     return part if 2 * part > chunk else chunk
 
 
-# --- Share a long loop below hoisted work, which each of its work-items repeats ---------------
+# --- Splitting a long loop below hoisted work among work-items --------------------------------
 #
 #     one item:   row = norm(x);  for c in 0..1023: y[c] = row . w[c]
 #     8 items:    row = norm(x);  for c in 128*part .. 128*part + 127: y[c] = row . w[c]
 #
-# Where there are fewer rows than cores, the others would wait.
+# Each work-item repeats the hoisted work. With fewer rows than cores, other cores would be idle.
 
 
 def _parts(
     body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int, costs: LoopCosts
 ) -> int:
-    """Return into how many parts the outermost loop below hoisted work is cut; 1 for none.
+    """Return the number of parts of the outermost loop below hoisted work; 1 if it is not split.
 
     Args:
-        body: placed and merged.
+        body: the placed and merged body.
         outer: output ranges of the loops above.
-        steps: of these loops, all together.
-        inner: steps of the outermost loop below.
-        costs: those of the device.
+        steps: total number of steps of these loops.
+        inner: number of steps of the outermost loop below.
+        costs: the cost model of the device row.
     """
     if any(body.loops_around(store) <= outer for store in body.stores):
-        return 1  # a result of the loops above would be stored by every part
+        return 1  # every part would store a result of the loops above
     above, below = _work(body, outer)
     best = 1
     for parts in range(2, inner + 1):
@@ -381,7 +381,7 @@ def _parts(
 
 
 def _work(body: PlacedBody, outer: frozenset[Atom]) -> tuple[int, int]:
-    """Return the elementary operations (in the outer loops alone, below them)."""
+    """Return the numbers of elementary operations in the outer loops only, and below them."""
     depends = dependencies(body.value)
     above = below = 0
     for node in scalar_nodes(body.value):

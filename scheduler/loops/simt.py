@@ -1,14 +1,15 @@
-"""Choose the loops of a kernel for GPUs, where neighbouring work-items run together.
+"""Chooses the loops of a kernel for GPUs, where neighboring work-items run in lock step.
 
     out[m, n] = sum(a[m, k] * w[k, n]; k)   over work-items   (m/4, n/4), n fastest
                                             in each           4 rows x 4 lanes of accumulators
 
-A work-item does one step, and neighbours store neighbouring elements, so that their accesses
-coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
-contiguous. Where little is known of a device tiles are small, because many work-items hide the
-latency that a large tile hides on a CPU; else what a tile costs is counted (`texel_tile`). A
-work-group computes a large matrix product from local memory. No block overlaps the one before: a
-store that is repeated is traffic. So every number of a choice is cut to one that divides.
+A work-item runs one step, and neighbors store neighboring elements, so that their accesses
+coalesce. Weights are packed with the reduced ranges outside, so that neighbors read contiguous
+elements at the same time. On devices without detailed costs tiles are small, because many
+work-items hide the latency that a large tile hides on a CPU. On others `texel_tile` estimates the
+cost of a tile. A work-group computes a large matrix product from local memory. Blocks never
+overlap, since a repeated store is extra traffic; so every number of a choice is reduced to a
+divisor.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from scheduler.loops.vector import LoadInfo, loads_of, transposed_range
 
 
 def group_of(items: int, most: int) -> int:
-    """Return the work-items of a work-group for a launch: no larger than the launch needs."""
+    """Return the work-group size for a launch: at most `most`, and no larger than needed."""
     group = most
     while group > 1 and group // 2 >= items:
         group //= 2
@@ -53,7 +54,7 @@ def group_of(items: int, most: int) -> int:
 
 
 def guard_of(items: int, most: int) -> str:
-    """Return the statement that ends work-items beyond the last, empty if there are none."""
+    """Return the statement that ends excess work-items, empty if there are none."""
     group = group_of(items, most)
     return f"  if (get_global_id(0) >= {items}) return;\n" if items % group else ""
 
@@ -67,21 +68,21 @@ def choose_schedule(
     *,
     apart: bool = False,
 ) -> LoopSchedule:
-    """Return the loops for a body whose ranges are merged: one step for each work-item.
+    """Return the loops for a body whose ranges are merged: one step per work-item.
 
-    Arguments are those of `choose.choose_schedule`; `apart` work-items of a launch do not meet.
+    The arguments are those of `choose.choose_schedule`; with `apart`, work-items do not cooperate.
     """
-    # Of one work-item to a group there is another row of the device table.
+    # Devices with one work-item per group have another device row.
     group = max(2, min(choice.group, spec.max_group)) if choice.group else spec.group
     local = _local_tile(body, vector, spec, group, choice.local) if not apart else None
     if local is not None:
         return _in_local_memory(body, local, group)
     tiles = {r: Tile(r) for r in body.ranges}
-    # Images are read and written in whole texels: other lanes would make buffers of them.
+    # Images are accessed in whole texels; other lanes would turn them into buffers.
     widest = choice.lanes if choice.lanes and spec.images is None else lanes
     if vector is not None:
-        # Blocks may not overlap: nothing orders two work-items that store one element. So lanes
-        # must divide.
+        # Blocks must not overlap, because two work-items that store one element are unordered. So
+        # lanes must divide the range.
         lanes = next(n for n in (lanes, 8, 4, 2, 1) if vector.size % n == 0 and n <= widest)
         vector = vector if lanes > 1 else None
     if vector is not None:
@@ -103,7 +104,7 @@ def choose_schedule(
             schedule.reduce_unroll[window] = window.size
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
-        # Loops below hoisted reductions stay in the work-item that has computed them.
+        # Loops below hoisted reductions stay in the work-item that computed these.
         schedule.inner = sum(t.atom not in hoisted for t in schedule.tiles)
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
@@ -117,7 +118,7 @@ def _choose_reductions(
     choice: Choice,
     costs: LoopCosts,
 ) -> None:
-    """Choose the order of the loops of each reduction, the range its lanes run over, its steps."""
+    """Choose the loop order, lanes and unrolled steps of each reduction."""
     depends = dependencies(body.value)
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
         taken = {schedule.vector, *schedule.across.values()}
@@ -137,7 +138,7 @@ def _choose_reductions(
 
 
 def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSchedule:
-    """Return the loops of a matrix product that work-groups compute together."""
+    """Return the loops of a matrix product that a work-group computes together."""
     tiles = [Tile(r, lanes=LANES if r is local.column else 1) for r in body.ranges]
     schedule = LoopSchedule(tiles, local.column, LANES, local=local, group=group)
     schedule.steps = local.groups * group
@@ -149,14 +150,14 @@ def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSche
 def _local_tile(
     body: PlacedBody, vector: Atom | None, spec: DeviceSpec, group: int, chosen: int = 0
 ) -> LocalTile | None:
-    """Return the tile of a body that is one matrix product, None if it is something else.
+    """Return the local-memory tile of a body that is one matrix product; None for other bodies.
 
-    Lanes run over `vector`, or along the reduction if it is None. A `chosen` tile (`Choice.local`)
-    that does not fit leaves it to the heuristic.
+    Lanes run over `vector`, or along the reduction if it is None. If the tile `chosen`
+    (`Choice.local`) does not fit, the heuristic decides.
     """
     if chosen == APART:
         return None
-    # Products of less than half a tile, and of one step, are left to work-items that work alone.
+    # Products of less than half a tile, or with few steps, are left to independent work-items.
     loops = looped(body)
     vector = vector or _stored_along(body)
     if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
@@ -187,7 +188,7 @@ def _local_tile(
         LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
         for size in TILES
         if sum(map(array_bytes, size)) <= spec.local_bytes
-        # A work-item moves whole rows of a tile, and computes at least one vector.
+        # A work-item loads whole rows of a tile, and computes at least one vector.
         and max(size) <= group
         and size[1] >= side * LANES
     ]
@@ -198,14 +199,14 @@ def _local_tile(
 
 
 def _stored_along(body: PlacedBody) -> Atom | None:
-    """Return the range that walks through every result's memory step by step."""
+    """Return a range that walks every result's memory with stride 1."""
     offsets = [s.offset for s in body.stores]
     found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
     return found[0] if found else None
 
 
 def _product(node: Node) -> tuple[Node, Node] | None:
-    """Return the two loads of a sum of products, None if it is something else."""
+    """Return the two loads of a sum of products; None for any other node."""
     term = node.src[0]
     if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
         return None
@@ -214,7 +215,7 @@ def _product(node: Node) -> tuple[Node, Node] | None:
     loads = []
     for source in term.src:
         widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
-        load = source.src[0] if widens else source  # halves are floats in registers
+        load = source.src[0] if widens else source  # fp16 values are float32 in registers
         if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
             return None
         if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
@@ -226,15 +227,15 @@ def _product(node: Node) -> tuple[Node, Node] | None:
 def _worth_hoisting(
     body: PlacedBody, hoisted: frozenset[Atom] | None, spec: DeviceSpec
 ) -> frozenset[Atom] | None:
-    """Return the hoisted ranges, None if they are too few to be the work-items.
+    """Return the hoisted ranges; None if they are too few to serve as work-items.
 
-    Then every work-item computes the mean of a LayerNorm's row or a short sum again, unless it is
-    stored.
+    In that case every work-item recomputes the hoisted value, such as the mean of a LayerNorm's
+    row, unless it is stored.
     """
     if hoisted is None:
         return None
     ranges = frozenset(body.ranges)
-    # A store above the other loops is done once for each row, which needs one work-item for it.
+    # A store above the other loops runs once per row, which needs one work-item per row.
     stored = any(body.loops_around(store) < ranges for store in body.stores)
     staged = any(n.op is Op.STAGE for n in looped(body))
     if stored or staged:
@@ -252,11 +253,11 @@ def _across(node: Node, lanes: int) -> Atom | None:
     ranges: tuple[Atom, ...] = node.arg[1]
     below = scalar_nodes(node.src[0], into_reductions=False)
     if node.op is Op.STAGE and any(n.op in LOOPS for n in below):
-        return None  # the lanes serve the reduction that each element is
+        return None  # lanes serve the reduction inside each element
     loads = [n for n in below if n.op is Op.LOAD and not is_weight(n.src[0])]
     for atom in reversed(ranges):
         steps = [ixs.coefficient(n.arg.offset, atom) for n in loads]
-        # A predicate that differs between lanes would turn one vector load into tests lane by lane.
+        # A predicate that differs between lanes would turn one vector load into per-lane tests.
         masked = any(atom in set(ixs.leaves(ix)) for n in loads for ix, _, _ in n.arg.valid)
         fits = atom.size >= lanes and all(s in (0, 1) for s in steps) and 1 in steps
         if fits and not masked:
@@ -265,7 +266,7 @@ def _across(node: Node, lanes: int) -> Atom | None:
 
 
 def _divisor(size: int, most: int) -> int:
-    """Return the largest number up to `most` that divides a size, 1 if there is none."""
+    """Return the largest divisor of a size up to `most`, 1 if there is none."""
     return next((n for n in range(most, 1, -1) if size % n == 0), 1)
 
 
@@ -277,10 +278,10 @@ def _register_tile(
     spec: DeviceSpec,
     chosen: int,
 ) -> Atom | None:
-    """Give a work-item several rows of the range that activations move with, if enough remain.
+    """Give a work-item several rows of the range that activations move with, if items remain.
 
-    Known devices get several vectors, too. `chosen` rows are taken in any case (0: by heuristic).
-    Returns a reduced range to unroll whole, or None.
+    Devices with known costs get several vectors as well. `chosen` is the number of rows, 0 for the
+    heuristic. Returns a reduced range to unroll fully, or None.
     """
     costs = spec.loops
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
@@ -299,7 +300,7 @@ def _register_tile(
         return None
     shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
     items = prod(t.outer for t in tiles.values())
-    # Lanes whose vectors nobody has chosen.
+    # The vector range, if no choice has set its vectors.
     free = vector if vector is not None and tiles[vector].unroll == 1 else None
     if spec.core_lanes and free is not None and shared and any(ld.weight for ld in inner):
         window = _window(inner, row, costs.texels)
@@ -308,7 +309,7 @@ def _register_tile(
         return window.range if window is not None and taps > 1 else None
     repeats = max(divisors_of(free, activations), default=1) if free is not None else 1
     if free is not None and repeats <= costs.max_vectors and tiles[free].outer % repeats == 0:
-        # Results that repeat one element of what is read, in lanes: its texel serves them all.
+        # Lanes of these results repeat one element that is read: its texel serves all of them.
         tiles[free].unroll = repeats
         items //= repeats
     else:
@@ -325,14 +326,14 @@ def _register_tile(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A reduced range that moves a window along the rows, and how far the next row's is."""
+    """A reduced range that moves a window along the rows, and the stride between rows."""
 
     range: Atom
     stride: int
 
 
 def _window(inner: list[LoadInfo], row: Atom, costs: TexelCosts) -> Window | None:
-    """Return the window of which rows share texels, None if there is none."""
+    """Return the window of which rows share texels; None if there is none."""
     along = [ix for ld in inner if not ld.weight for ix in ld.node.arg.index]
     found = {
         Window(a, ixs.coefficient(ix, row) or 0)
@@ -352,8 +353,8 @@ def texel_tile(
         V x R accumulators; four steps of the sum read 4 * V texels of weights and R of activations,
         for T taps of a window 4 * V * T of weights and T + (R - 1) * stride of activations.
 
-    `vectors` and `rows` are those of neighbours' results, in all; `items` work-items have a tile of
-    one vector. Rows share the window.
+    `vectors` and `rows` are the total numbers for neighboring results; `items` is the number of
+    work-items if a tile is one vector. Rows share the window.
     """
     best = (float("inf"), 1, 1, 1)
     costs, lanes = spec.loops, spec.cores * spec.core_lanes
@@ -368,7 +369,7 @@ def texel_tile(
             continue
         reads = unroll * v * taps + values
         slots = unroll * TEXEL * v * r * taps + texels.read * reads + texels.loop
-        # Waves that share a unit issue in turn; one alone waits for its texels.
+        # Waves that share a unit issue in turn; a single wave waits for its texels.
         turns = -(-items // (v * r * lanes))
         cost = max(turns * slots, slots + texels.latency) / taps
         best = min(best, (cost, v, r, taps))
@@ -376,13 +377,12 @@ def texel_tile(
 
 
 def _coalesced(tiles: list[Tile], body: PlacedBody, hoisted: frozenset[Atom] | None) -> list[Tile]:
-    """Put ranges in the order of the first result's memory, innermost last: neighbours run it."""
+    """Order ranges by the first result's memory, innermost last, so neighbors run along it."""
     offset = body.stores[0].offset
 
     def rank(tile: Tile) -> tuple[bool, int, int]:
         below = hoisted is not None and tile.atom not in hoisted
-        # Neighbouring work-items differ in the innermost range: their accesses fall into one
-        # transaction.
+        # Neighboring work-items differ in the innermost range: their accesses form one transaction.
         return (below, -abs(ixs.coefficient(offset, tile.atom) or 0), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)

@@ -1,12 +1,12 @@
-"""Choose what a step of the loops computes: the register tile, by what is reduced and read.
+"""Chooses the results that one step of the loops computes: the register tile.
 
-Of a contraction: how many vectors of results, for how many rows.
+For a contraction, the tile is a number of result vectors times a number of rows:
 
     V vectors x R rows of accumulators; a step of the reduction loads V vectors of weights and R
     scalars, each used R and V times.
 
-A simple model of a core decides: two multiply-adds and two loads a cycle, four cycles of latency,
-so many registers, and a price for weights that are read again for other rows.
+A simple model of a core decides: two multiply-adds and two loads per cycle, four cycles of latency,
+a limited number of registers, and a price for reading weights again for other rows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from scheduler.loops.vector import LoadInfo
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a register tile's size depends on beside its extents."""
+    """Properties of a contraction's operands that influence the tile."""
 
-    stride: int = 0  # bytes from one row's operand to the next one's; 0 if it is not known
-    narrow: bool = False  # whether weights are halves, widened for each tile
-    # Whether a scalar of one row waits in a register for another one, at a later unrolled step.
+    stride: int = 0  # bytes between the operands of consecutive rows; 0 if unknown
+    narrow: bool = False  # True for fp16 weights, which are widened for each tile
+    # Whether a row's scalar is kept in a register for another row, at a later unrolled step.
     shared: bool = False
-    work: int = 0  # operations per step that compute a row's scalar from what is loaded
+    work: int = 0  # operations per step to compute a row's scalar from loaded values
 
 
 UNKNOWN = Operands()
@@ -51,27 +51,27 @@ def contraction_tile(
     spec: DeviceSpec,
     operands: Operands = UNKNOWN,
 ) -> tuple[int, int]:
-    """Return (vectors, rows) of the register tile, of so many results.
+    """Return (vectors, rows) of the register tile, at most `vectors` and `rows`.
 
-    `steps` are those of the reduction, `lanes` float32 elements of a vector, `operands` what rows
-    read.
+    `steps` is the length of the reduction, `lanes` the float32 elements of a vector.
     """
     most = _cached_rows(operands.stride, spec)
     ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
-    # Rows beyond what the cache's sets hold evict each other at every step of the reduction.
+    # More rows than the cache's sets hold would evict each other at every step of the reduction.
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
-        # Each tile of rows widens the weights again, so fewer tiles convert less.
+        # Each tile of rows widens the weights again, so fewer tiles mean fewer conversions.
         step = spec.loops.conversion * steps
         ranked.sort(key=lambda t: t[0] + step * columns[t[1]] * -(-rows // t[2]))
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
 
 
 def _cached_rows(stride: int, spec: DeviceSpec) -> int:
-    """Return how many rows the innermost cache holds a line of.
+    """Return the number of rows whose lines fit the innermost cache together.
 
-    Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
+    Lines a page apart share a set. All rows share one set if they are whole pages apart, and two
+    sets if they are half a page apart.
     """
     page = spec.loops.page
     ways = max(spec.loops.min_ways, spec.l1_bytes // page)
@@ -91,26 +91,26 @@ def ranked_tiles(
     found: list[tuple[float, int, int]] = []
     costs = spec.loops
     for v in range(1, min(costs.max_vectors, vectors) + 1):
-        # Registers only fill up with more rows, so the first tile that does not fit ends the
-        # search.
+        # More rows need more registers, so the first tile that does not fit ends the search.
         for r in range(1, rows + 1):
             if not _fits(v, r, spec, operands):
                 break
             step = _step_cycles(v, r, operands.work, spec)
-            # With a single tile of rows, weights are read once, as any kernel must.
-            if rows > r:  # the weights are read once more for other rows
+            # With a single tile of rows, weights are read once, as in any kernel.
+            if rows > r:  # the weights are read again for other rows
                 step += v * lanes * dt.float32.itemsize * costs.stream
             cycles = steps * step + costs.tile + costs.result * v * r + costs.row * r
-            # Ceilings count partial tiles as whole ones: their overlap is computed like the rest.
+            # Partial tiles count as full ones: their overlap is computed too.
             found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
     return sorted(found)
 
 
 def _fits(v: int, r: int, spec: DeviceSpec, operands: Operands) -> bool:
-    # Of scalars that serve later steps, one for each further row was seen to wait; of several
-    # vectors, what waits longer is loaded again where it can be an operand. With one vector such a
-    # scalar, or one that is computed, is none: 27 rows of a dilated convolution took 2.4 times as
-    # long as 10, and 20 rows of a computed operand twice as long as 16 (32 registers).
+    # Measured with 32 registers: about one scalar that serves later steps is kept per additional
+    # row. With several vectors, a scalar that is kept longer is loaded again, if it can be a memory
+    # operand. With one vector, such a scalar or a computed one cannot: 27 rows of a dilated
+    # convolution took 2.4 times as long as 10, and 20 rows of a computed operand twice as long as
+    # 16.
     costs = spec.loops
     waiting = r - 1 if operands.shared and (v == 1 or not spec.broadcasts) else 0
     if v == 1:
@@ -121,28 +121,27 @@ def _fits(v: int, r: int, spec: DeviceSpec, operands: Operands) -> bool:
 
 
 def _step_cycles(v: int, r: int, work: int, spec: DeviceSpec) -> float:
-    """Return the cycles of one step of the reduction, operands in the innermost cache."""
-    # A scalar that only one multiply-add uses is folded into it by devices that broadcast from
-    # memory.
+    """Return the cycles of one step of the reduction, with operands in the innermost cache."""
+    # Devices that broadcast from memory fold a scalar into its only multiply-add.
     alone, costs = v > 1 or work > 0 or not spec.broadcasts, spec.loops
     operations = v * r + v + (r if alone else 0) + r * work
-    # The slowest of the units decides: multiply-adds, loads, issue slots, or the latency of a sum.
+    # The slowest unit decides: multiply-adds, loads, issue slots, or the latency of a sum.
     loads, products = (v + r) / costs.issue, (v + work) * r / costs.issue
     return max(products, loads, operations / costs.issued, costs.latency)
 
 
 def window_rows(rows: int, most: int) -> int:
-    """Return the rows of a sliding window's tile: a divisor of at most `most`, if one is good.
+    """Return the rows of a sliding window's tile: a divisor up to `most`, if one is large enough.
 
-    Neighbours share loads, and with few tiles few of them need a test at the border.
+    Neighboring rows share loads, and with fewer tiles fewer rows need a test at the border.
     """
     if rows <= most:
         return rows
-    least = -(-most // 2)  # fewer rows share fewer loads
+    least = -(-most // 2)  # fewer rows would share too few loads
     return max((d for d in range(least, most + 1) if rows % d == 0), default=least)
 
 
-# --- What rows read, and whether they share values --------------------------------------------
+# --- Operands of rows, and whether rows share values ------------------------------------------
 #
 # sum(x[2*p + t] * w[t, c]; t)     ->     rows 2 apart, 3 taps 1 apart: x[2] serves rows 0 and 1
 
@@ -150,10 +149,9 @@ def window_rows(rows: int, most: int) -> int:
 def operands_of(
     body: PlacedBody, tile: tuple[Atom, Atom], loads: Collection[LoadInfo], whole: Collection[Atom]
 ) -> Operands:
-    """Return what the rows of a contraction read, by its loads inside the reduction.
+    """Return the operands of a contraction's rows, from its loads inside the reduction.
 
-    `tile` are the ranges that lanes run over, and that rows are of; `whole` reduced ranges are
-    unrolled.
+    `tile` is (range of the lanes, range of the rows); `whole` are fully unrolled reduced ranges.
     """
     vector, row = tile
     others = [ld.node for ld in loads if not ld.weight]
@@ -167,7 +165,7 @@ def operands_of(
 
 
 def _scalar_work(body: PlacedBody, vector: Atom, row: Atom) -> int:
-    """Return what it costs, per step of a sum, to compute the operand that its lanes share."""
+    """Return the operations per step of a sum that compute the scalar shared by its lanes."""
     depends = dependencies(body.value)
     found = 0
     for node in accumulates(body):
@@ -182,21 +180,21 @@ def _scalar_work(body: PlacedBody, vector: Atom, row: Atom) -> int:
 
 
 def _meet(load: Node, row: Atom, reduced: Atom) -> bool:
-    """Whether two rows read one element, at different steps of a reduced range."""
+    """Whether two rows read the same element, at different steps of a reduced range."""
     steps = [ixs.coefficient(load.arg.offset, r) for r in (row, reduced)]
-    if None in steps:  # behind a remainder both are steps, but for its ends
+    if None in steps:  # behind a remainder, both ranges move by steps, except at its ends
         return {row, reduced} <= set(ixs.leaves(load.arg.offset))
     step, tap = (abs(s or 0) for s in steps)
-    # Rows i and steps t with i * step == t * tap; the least such t is step / gcd.
+    # Row i and step t read the same element if i * step == t * tap; the least such t is step / gcd.
     return step > 0 and tap > 0 and step // gcd(step, tap) < reduced.size
 
 
 def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom], costs: LoopCosts) -> list[Atom]:
-    """Return those rows of hoisted reductions that may share what a sum below them reads.
+    """Return the rows of hoisted reductions that can share the operand of a sum below them.
 
         for row: s = sum(row); out[row] = sum(x[row, k] / s * v[k, :])   ->   for 4 rows: ...
 
-    None if a private array holds one row, or if rows are few: cores would be idle.
+    Return none if a private array holds one row, or if too few rows would leave cores idle.
     """
     depends = dependencies(body.value)
     loops = looped(body)
@@ -206,7 +204,7 @@ def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom], costs: LoopCo
     return rows if prod(r.size for r in rows) >= costs.tile_rows * costs.max_items else []
 
 
-# --- Choose the register tile of results that have no lanes of their own ----------------------
+# --- The register tile of results without lanes -----------------------------------------------
 #
 # Dot products, whose lanes run across the reduced range:
 #
@@ -214,8 +212,8 @@ def hoisted_rows(body: PlacedBody, vector: Atom, rows: list[Atom], costs: LoopCo
 #     ->  for q, 3 at a time: for k, 4 at a time: 12 sums; a step loads 3 + 4 vectors for 12
 #     products
 #
-# Sums without any lanes, because nothing suits them: a few neighbours of a window, which share
-# loads. Without a tile every product waits for two loads of its own and for the product before it.
+# Sums for which no lanes are suitable: a tile is a few neighbors of a window, which share loads.
+# Without a tile, every product waits for two loads and for the previous product.
 def scalar_tile(
     body: PlacedBody,
     loads: Collection[LoadInfo],
@@ -224,17 +222,17 @@ def scalar_tile(
     spec: DeviceSpec,
     sums: int,
 ) -> dict[Atom, int]:
-    """Return how many results of which output ranges a step computes, where there are several.
+    """Return the number of results per step for output ranges that are tiled.
 
-    Results have no lanes; those of reductions run over `across`. `sums` vectors keep one result of
-    all.
+    Results have no lanes; those of reductions run over `across`. `sums` vectors hold one result of
+    all reductions.
     """
     nodes = looped(body)
     if not nodes or any(n.op is not Op.ACCUMULATE for n in nodes):
-        return {}  # of a private array there is one, not one per result
+        return {}  # there is one private array, not one per result
     if lanes > 1:
         return _dots(body, across, lanes, spec, sums)
-    # Results of many partial sums have no latency to hide.
+    # Results with many partial sums have no latency to hide.
     alone = any(parts_of(n) > 1 for n in nodes)
     return {} if alone else _neighbours(body.ranges, loads, spec)
 
@@ -242,7 +240,7 @@ def scalar_tile(
 def _dots(
     body: PlacedBody, across: Mapping[Node, Atom], lanes: int, spec: DeviceSpec, sums: int
 ) -> dict[Atom, int]:
-    """Cut the innermost two ranges of which each moves loads that the other does not."""
+    """Tile the innermost two ranges of which each moves loads that the other does not."""
     depends = dependencies(body.value)
     loads = {n for node in across for n in _repeated(node, depends)}
     shared = [r for r in body.ranges if all(r in depends[node] for node in across)]
@@ -264,7 +262,7 @@ def dot_tile(
 
         rows x columns accumulators; a step loads one vector for each row and each column.
 
-    `steps` are the reduction's, in vectors; `sums` reductions run side by side.
+    `steps` is the length of the reduction in vectors; `sums` reductions run side by side.
     """
     registers, costs = spec.vector_registers, spec.loops
     horizontal = 2 * (lanes.bit_length() - 1) / costs.issued  # half a vector is moved, and added
@@ -272,13 +270,14 @@ def dot_tile(
     for r in range(1, min(rows, costs.max_rows) + 1):
         for c in range(1, min(columns, costs.max_rows) + 1):
             count = sums * r * c
-            if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
+            # column operands stay in registers, row operands do not
+            if count + sums * (c + 1) > registers and r * c > 1:
                 break
             operations = count + sums * (r + c)
             step = max(count / costs.issue, operations / costs.issued, costs.latency)
             cycles = steps * step + costs.tile + (horizontal + costs.result) * count
             tiles = -(-rows // r) * -(-columns // c)
-            # Among equal costs the tile with fewer loads is taken, which is the second element.
+            # Among equal costs, the tile with fewer loads wins, by the second element.
             best = min(best, (tiles * cycles, r + c, r, c))
     return best[2:]
 
@@ -298,20 +297,20 @@ def _repeated(node: Node, depends: Mapping[Node, Collection[Atom]]) -> list[Node
     return [n for n in loads if not mine.isdisjoint(depends[n])]
 
 
-# --- Choose how much one step of a kernel without reductions moves ----------------------------
+# --- Elements per step of a kernel without reductions -----------------------------------------
 #
 # y[c] = 2 * x[c]                   ->     a step stores whole cache lines
-# y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from one of both
+# y[c] = c < 12 ? a[c] : b[c - 12]  ->     a step stores all c: each vector comes from a or b
 
 
 def stream_unroll(tile: Tile, body: PlacedBody, costs: LoopCosts, *, streams: bool) -> int:
-    """Return the vectors of a step without reductions; `streams`: lanes serve every load."""
+    """Return the vectors per step without reductions; `streams`: lanes serve every load."""
     vectors, rest = divmod(tile.atom.size, tile.lanes)
     if rest == 0 and vectors <= costs.step_vectors and _is_chosen_by(body, tile.atom):
         return vectors
     vector_bytes = tile.lanes * body.value.dtype.itemsize
     unroll = costs.step_vectors if streams else 1
-    # A step that is not whole would be stored again with an overlap.
+    # A partial last step would overlap and store results again.
     while unroll > 1 and (
         tile.atom.size % (tile.lanes * unroll) or vector_bytes * unroll > costs.stream_bytes
     ):
@@ -320,6 +319,6 @@ def stream_unroll(tile: Tile, body: PlacedBody, costs: LoopCosts, *, streams: bo
 
 
 def _is_chosen_by(body: PlacedBody, r: Atom) -> bool:
-    """Whether a range decides which of two values is stored, as behind a concat along it."""
+    """Whether a range decides which of two values is stored, as after a concat along it."""
     tests = [n.arg for n in scalar_nodes(body.value) if n.op is Op.SELECT]
     return any(r in ixs.leaves(ix) for test in tests for ix, _, _ in test)

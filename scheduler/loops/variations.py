@@ -1,10 +1,10 @@
-"""List the loops that a search measures for a kernel: tiles, then changes of the best.
+"""Lists the loops to measure for a kernel: first tiles, then variations of the fastest.
 
     a CPU's tiles:     "", "v2 r8", "v1 r14", ...       then, of the best:  "v2 r8 u4", "v2 r8 i32"
     a GPU's tiles:     "", "v2", ..., "t2 g256", "l1"   then, of the best:  "v2 u8", "v2 g128"
 
-Many of a GPU's are the same loops for a kernel, as `simt.choose_schedule` cuts them; the search
-tries equal ones once.
+Each text is a `Choice` as the tuned table writes it. On a GPU many choices lead to the same loops,
+because `simt.choose_schedule` reduces them to divisors. The search measures equal loops once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from scheduler.loops import loop_schedule as local
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 
-# The best by the cost model are measured.
+# Number of tiles to measure, best first by the cost model.
 TILES: Final = 11
 WINDOW_ROWS: Final = (2, 4, 7, 8, 14, 16)
 WINDOW_VECTORS: Final = (1, 2)
 MAX_WINDOW_ROWS: Final = 16
-# Vectors of one step of a kernel that streams.
+# Vectors per step of a kernel without reductions.
 STREAM_VECTORS: Final = (1, 2, 4, 8)
-# Of results of at least as many elements half a vector of 16 lanes is tried.
+# Narrower lanes, tried on 16-lane results that have at least this many elements.
 HALF_LANES: Final = 8
-# Steps of a reduce loop's body, work-items, and blocks of rows.
+# Steps per reduce loop body, numbers of work-items, and numbers of row blocks.
 UNROLLS: Final = (1, 2, 3, 4, 8)
 ITEMS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS: Final = (1, 2, 4, 8, 16)
 
-# On a GPU. Vectors and rows of a work-item: 16 vectors of accumulators take 64 registers, and
+# On a GPU, vectors and rows per work-item: 16 accumulator vectors take 64 registers, and their
 # operands as many again.
 GPU_TILES: Final = tuple((v, r) for v in (1, 2, 4) for r in (1, 2, 3, 4, 7, 8) if v * r <= 16)
-# Narrower lanes let neighbours read neighbouring elements.
+# Narrower lanes let neighboring work-items read neighboring elements.
 NARROW_LANES: Final = (1, 2)
 NARROW_ROWS: Final = (0, 4, 8)
 GPU_UNROLLS: Final = (*UNROLLS, 16)
@@ -46,9 +46,10 @@ GROUPS: Final = (16, 32, 64, 128, 256, 512, 1024)
 
 
 def form_of(schedule: LoopSchedule) -> str:
-    """Return the loops of a kernel as a short text: equal texts are equal loops.
+    """Return the loops of a kernel as a short text; equal texts mean equal loops.
 
-    A table of tuned loops remembers the heuristic's text, to notice when it has changed.
+    The tuned table keeps the text of the heuristic's loops to detect that the heuristic has
+    changed.
     """
     tiles = ",".join(f"{t.atom.size}/{t.unroll}x{t.lanes}" for t in schedule.tiles)
     reduced = [r for order in schedule.reduce_order.values() for r in order]
@@ -64,12 +65,15 @@ def form_of(schedule: LoopSchedule) -> str:
 
 
 def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
-    """Return tiles to try, the heuristic's first."""
+    """Return the tiles to try, the heuristic's first."""
     return [HEURISTIC, *(_gpu_tiles if spec.is_simt else _register_tiles)(schedule, spec)]
 
 
 def variations(best: Choice, schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
-    """Return the heuristic, the best of `tile_choices`, and the latter, `schedule`, otherwise."""
+    """Return the heuristic, the best of `tile_choices`, and variations of the latter.
+
+    `schedule` has the loops of the best choice.
+    """
     changes = _gpu_changes(best, spec) if spec.is_simt else _changes(schedule)
     varied = (_varied(best, change) for change in changes)
     return list(dict.fromkeys([HEURISTIC, best, *(c for c in varied if c is not None)]))
@@ -108,7 +112,7 @@ def _register_tiles(schedule: LoopSchedule, spec: DeviceSpec) -> Iterator[Choice
 
 
 def _gpu_tiles(schedule: LoopSchedule, spec: DeviceSpec) -> Iterator[Choice]:
-    """Yield larger and larger tiles, then work-groups', then narrower lanes."""
+    """Yield tiles by increasing size, then tiles of work-groups, then narrower lanes."""
     apart = local.APART if schedule.local is not None else 0
     tiles = sorted(GPU_TILES, key=lambda tile: (tile[0] * tile[1], tile))
     yield from (Choice(v, r, local=apart) for v, r in tiles)

@@ -1,7 +1,7 @@
-"""Choose the range that vector lanes run over.
+"""Chooses the range that vector lanes run over.
 
-Lanes go over the range that most loads walk with stride 1 (weights always can: they are packed to
-fit); stores and arithmetic have a say as well.
+Lanes are the elements of an OpenCL vector. The best range is the one that most loads step through
+with stride 1. Weights always can, because they are packed to fit. Stores and arithmetic also count.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.images import TEXEL
 from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
 
-# Vector widths that are used, in elements, the widest first.
+# Vector widths in elements, widest first.
 WIDTHS = (16, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadInfo:
-    """A load and how often one output element performs it."""
+    """A load and the number of times that one output element performs it."""
 
     node: Node
     weight: bool
     times: int
-    masked_by: frozenset[Atom]  # ranges its predicate depends on
-    gathered_by: frozenset[Atom] = frozenset()  # ranges a run-time index of it depends on
+    masked_by: frozenset[Atom]  # ranges that its predicate depends on
+    gathered_by: frozenset[Atom] = frozenset()  # ranges that its run-time indices depend on
 
 
 def loads_of(body: PlacedBody) -> list[LoadInfo]:
-    """Return the loads of a body with how often inner loops repeat them per output element."""
+    """Return the loads of a body, with their number of repetitions per output element."""
     depends = dependencies(body.value)
     mine = set(body.ranges)
     result = []
     for node in reversed(scalar_nodes(body.value)):
         if node.op is Op.LOAD:
             times = prod(r.size for r in depends[node] if r not in mine)
-            # An index known at run time only hangs on a node, whose ranges therefore move the load
-            # as well.
+            # A run-time index refers to a node, so the ranges of that node also move the load.
             behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
             gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
             result.append(LoadInfo(node, is_weight(node.src[0]), times, _masks(node), gathered))
@@ -55,7 +54,7 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
 
 
 def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
-    """Return the axis of each stored node that contractions with weights walk whole, if it is one.
+    """Return the axis of each stored node that all its contractions with weights reduce.
 
     sum(x[0, c, 2*y + ky, 2*x + kx] * w[o, c, ky, kx]; c, ky, kx)     ->     x: 1
     """
@@ -70,7 +69,7 @@ def contracted_axes(kernels: Iterable[Kernel]) -> dict[Node, int]:
 
 
 def _walked(node: Node) -> Iterator[tuple[Node, int | None]]:
-    """Yield the operands of a contraction that are no weights, halves too, each with its axis."""
+    """Yield the non-weight operands of a contraction, widened ones included, each with its axis."""
     factors = [s.src[0] if s.op is Op.CAST else s for s in node.src[0].src]
     loads = [s for s in factors if s.op is Op.LOAD]
     weights = [ld for ld in loads if is_weight(ld.src[0])]
@@ -88,11 +87,11 @@ def choose_vector(
     spec: DeviceSpec,
     read_along: Mapping[Node, int] = MappingProxyType({}),
 ) -> tuple[Atom | None, int]:
-    """Return the output range to run lanes over and the number of lanes.
+    """Return the output range to run lanes over, and the number of lanes.
 
-    (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
-    Ranges are not merged yet; `free` results may have any order of axes. Lanes run over
-    `read_along` if all are read so.
+    (None, lanes) means that lanes should run across reductions; (None, 1) is scalar code. Ranges
+    are not merged yet. Results in `free` may have any order of axes. If all results are in
+    `read_along`, lanes run along the given axis.
     """
     widest, votes = _widest(body, spec), spec.loops.votes
     wanted = wanted_range(body, read_along)
@@ -105,15 +104,15 @@ def choose_vector(
     rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
     rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
-    # Ranges are tried from the innermost out, and only a better score replaces the one before.
+    # Ranges are tried from the innermost outwards; only a better score replaces an earlier one.
     for atom in [*reversed(body.ranges), *reversed(reduces_of)]:
         is_output = atom in body.ranges
         lanes = _lanes(atom.size, widest)
         if is_output and _is_narrow(atom, body, loads, spec):
-            # Lanes beyond a narrow range read the packed copy, so a wider vector than the range is
-            # safe.
+            # Lanes beyond a narrow range read the padded packed copy, so a wider vector is safe.
             lanes = _wide_lanes(atom.size, widest)
-        if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
+        # a private array or a run-time store row is shared by all lanes
+        if lanes == 1 or atom in rows:
             continue
         serial = is_output and not spec.is_simt
         turned = transposed_range(body, loads, atom, lanes, spec) if serial else None
@@ -124,8 +123,8 @@ def choose_vector(
         if is_output and any(is_outer_product(load, atom, loads) for load in loads):
             score *= votes.outer_product
         score *= _efficiency(atom.size, lanes, widest, votes)
-        if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
-            # The horizontal sum is paid once a result, so long reductions make up for it.
+        if not is_output:  # a horizontal sum at the end, and no sharing between lanes
+            # The horizontal sum is paid once per result, so long reductions outweigh it.
             steps = prod(reduces_of[atom]) / lanes
             score *= votes.across * steps / (steps + spec.loops.horizontal)
         if score > best[0]:
@@ -152,7 +151,7 @@ def wanted_range(body: PlacedBody, read_along: Mapping[Node, int]) -> Atom | Non
 
 
 def _store_score(store: PlacedStore, atom: Atom, votes: LaneVotes) -> float:
-    # A store that does not follow the range is done once for all lanes.
+    # A store that does not use the range runs once for all lanes.
     if atom not in set(ixs.leaves(store.offset)):
         return 0.0
     return 1.0 if ixs.coefficient(store.offset, atom) == 1 else votes.alone
@@ -191,11 +190,11 @@ def _efficiency(size: int, lanes: int, widest: int, votes: LaneVotes) -> float:
 def transposed_range(
     body: PlacedBody, loads: Collection[LoadInfo], vector: Atom, lanes: int, spec: DeviceSpec
 ) -> Atom | None:
-    """Return the output range along which all loads that lanes would do alone are runs of memory.
+    """Return the output range along which the loads that lanes cannot serve are contiguous.
 
         y[c, p] = x[p, c], lanes over p     ->     c: 16 vectors along c, transposed in registers
 
-    None where there is no such load, or no such range; reductions have a register tile already.
+    None without such loads or such a range; kernels with reductions have a register tile already.
     """
     alone = [ld for ld in loads if not ld.weight and not _is_run(ld.node, vector)]
     if not alone or looped(body):
@@ -217,12 +216,12 @@ def _is_run(load: Node, atom: Atom) -> bool:
 
 
 def load_score(load: LoadInfo, atom: Atom, votes: LaneVotes, *, transposed: bool = False) -> float:
-    """Return what a load gains from lanes over a range; below 0 where each lane loads alone.
+    """Return the gain of a load from lanes over a range; negative if each lane loads separately.
 
-    `transposed` says whether such loads are a tile that is transposed.
+    `transposed` says whether such loads form a tile that is transposed in registers.
     """
     if atom in load.gathered_by:
-        # The lanes of a small table's lookup are no faster over another range.
+        # Lookups in a small table gain nothing from lanes over another range.
         return 0.0 if prod(load.node.src[0].shape) <= votes.table else votes.alone * load.times
     # Weights are packed with lanes innermost, whatever their stride was.
     if load.weight:
@@ -237,24 +236,24 @@ def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
     """Whether lanes over `atom` make a weight a vector and another operand a scalar."""
     if not load.weight or load.times == 1 or atom not in set(ixs.leaves(load.node.arg.offset)):
         return False
-    # Only loads that are repeated as often are in the same loop, and can share registers with it.
+    # Only loads that are repeated as often are in the same loop and can share registers.
     others = [o for o in loads if not o.weight and o.times == load.times]
     return bool(others) and all(ixs.coefficient(o.node.arg.offset, atom) == 0 for o in others)
 
 
 def divisible(node: Node) -> tuple[Atom, ...]:
-    """Return ranges that lanes may run over; in a fixed order those of partial sums, or none."""
+    """Return the ranges that lanes may run over; in a fixed order only that of partial sums."""
     ranges: tuple[Atom, ...] = node.arg[1]
     parts = parts_of(node)
     return ranges if not parts else ranges[-1:] if parts > 1 else ()
 
 
 def choose_across(node: Node, lanes: int, votes: LaneVotes) -> Atom | None:
-    """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
+    """Return the reduced range whose loads lanes serve best; None if lanes would gather."""
     best: tuple[float, Atom | None] = (0.0, None)
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
     for atom in reversed(divisible(node)):
-        # Fewer steps than lanes would leave all of the range to the scalar loop at its end.
+        # A range shorter than the lanes would run entirely in the scalar loop at its end.
         if atom.size < lanes:
             continue
         infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]

@@ -1,4 +1,4 @@
-"""ONNX's backend interface (`onnx.backend.base`) on this compiler.
+"""An implementation of ONNX's backend interface (`onnx.backend.base`) with this compiler.
 
 import scheduler.onnx_backend as backend
 backend.prepare(onnx_model).run([x])

@@ -1,11 +1,11 @@
-"""ONNX's backend interface (`onnx.backend.base`): prepare a model, run it on arrays.
+"""Implements ONNX's backend interface (`onnx.backend.base`): prepare a model, run it on arrays.
 
     backend = OnnxBackend.prepare(onnx.load("model.onnx"))
     outputs = backend.run([array])
 
-A model is compiled once for each set of input shapes. Inputs that a node needs while compiling (a
-shape, axes, a count) are bound to the values given, and the program is compiled again when they
-change.
+A model is compiled at the first run with new input shapes. If a node needs the value of an input at
+compile time (a shape, axes, a count), the program is compiled for the given value, and compiled
+again when the value changes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from scheduler.onnx_import.support import check_supported
 
 Array = NDArray[Any]
 
-# Programs that a prepared model keeps: one for each set of shapes and bound values.
+# The most programs that a prepared model keeps, one per combination of shapes and bound values.
 MAX_PROGRAMS: Final = 4
 _DEVICE: Final = re.compile(r"([A-Za-z]+)(?::(\d+))?")
 
 
 class OnnxBackendRep(BackendRep):
-    """A prepared model; compiles at the first run on arrays of new shapes.
+    """A prepared model, compiled at the first run with arrays of new shapes.
 
-    Belongs to one thread at a time. `close`, or leaving it as a context, frees its device memory.
+    Not thread-safe. `close`, or use as a context manager, frees its device memory.
     """
 
     def __init__(self, model: OnnxModel, device: Device) -> None:
@@ -53,20 +53,20 @@ class OnnxBackendRep(BackendRep):
 
     @property
     def last(self) -> ModelProgram | None:
-        """The program that the last run used; None before the first."""
+        """The program of the last run, None before the first run."""
         return self._last
 
     def run(self, inputs: Any, **_: Any) -> tuple[Array, ...]:
         """Run the model.
 
         Args:
-            inputs: arrays of the declared element types: by name, or in the order of the model.
-                Types that numpy does not have are those of ml_dtypes. One alone need not be a list.
+            inputs: arrays of the declared element types (numpy's or ml_dtypes'): a dict by name, a
+                list in the order of the model, or one array.
 
         Raises:
-            InputError: an array is missing, unknown, or does not fit what the model declares.
+            InputError: an array is missing, unknown, or does not fit the model's declaration.
             ModelError: the model cannot be compiled.
-            BuildError, RuntimeFault: the device refuses.
+            BuildError, RuntimeFault: the device cannot build or run the program.
         """
         arrays = named_arrays(self._model, inputs)
         self._last = self._program(arrays)
@@ -86,7 +86,7 @@ class OnnxBackendRep(BackendRep):
         return found
 
     def close(self) -> None:
-        """Free the device memory of all programs; a later run compiles again."""
+        """Free the device memory of all programs; the next run compiles again."""
         while self._programs:
             self._programs.popitem()[1].close()
         self._last = None
@@ -104,20 +104,20 @@ class OnnxBackendRep(BackendRep):
 
 
 class OnnxBackend(Backend):
-    """The compiler and an OpenCL device as a backend of ONNX.
+    """An ONNX backend that compiles models for an OpenCL device.
 
-    Devices are "CPU", "GPU", and parts of the names of platforms and devices ("CUDA", "POCL"), each
-    with a number where there are several ("CUDA:1").
+    A device is selected by "CPU", "GPU", or a part of its name or its platform's name ("CUDA",
+    "POCL"). A number selects one of several devices ("CUDA:1").
     """
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether there is such an OpenCL device, and it can be used."""
+        """Return whether there is a usable OpenCL device of this name."""
         return _find(device) is not None
 
     @classmethod
     def is_opset_supported(cls, model: onnx.ModelProto) -> tuple[bool, str]:
-        """Return whether the versions a model asks for can be compiled, and if not, why."""
+        """Return whether the model's opset versions are supported, and the reason if not."""
         newest = onnx.defs.onnx_opset_version()
         for opset in model.opset_import:
             if opset.domain in DEFAULT_DOMAINS and not 1 <= opset.version <= newest:
@@ -126,9 +126,9 @@ class OnnxBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> bool:
-        """Return whether the model is valid and all its operators have a translator.
+        """Return whether the model is valid, its operators are supported, and the device exists.
 
-        Whether they take the attributes and shapes of this model, `prepare` and `run` say.
+        Attributes and shapes are checked by `prepare` and `run`.
         """
         try:
             loaded = from_proto(model)
@@ -140,10 +140,10 @@ class OnnxBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OnnxBackendRep:
-        """Check a model; it is compiled when shapes are known, at the first run.
+        """Check a model and open a device; the model is compiled at the first run.
 
-        Raises ModelError if the model is invalid, or has inputs or outputs that are no tensors of
-        numbers. Raises NoDeviceError if there is no such device; says which there are.
+        Raises ModelError if the model is invalid, or an input or output is not a numeric tensor.
+        Raises NoDeviceError, with a list of the devices, if there is no device of this name.
         """
         loaded = from_proto(model)
         check_types(loaded)
@@ -153,7 +153,7 @@ class OnnxBackend(Backend):
     def run_model(
         cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
     ) -> tuple[Array, ...]:
-        """Compile and run a model once; arguments and errors as `prepare` and its `run`."""
+        """Compile and run a model once; arguments and exceptions are as for `prepare` and `run`."""
         with cls.prepare(model, device, **kwargs) as prepared:
             return prepared.run(inputs)
 
@@ -168,13 +168,16 @@ class OnnxBackend(Backend):
     ) -> tuple[Array, ...]:
         """Compile and run one node once.
 
-        Its domain is the default one (`opset_version`, by default the newest), or one at version 1.
-        Inputs are in order or by name, without those left out; `outputs_info` is inferred by
-        default.
+        Args:
+            node: a node of the default domain, or of another domain at version 1.
+            inputs: arrays by name or in order, without inputs that are left out.
+            device: name of the device.
+            outputs_info: (dtype, shape) of each output; inferred by default.
+            kwargs: `opset_version`, by default the newest; the rest is passed to `prepare`.
 
         Raises:
-            ModelError: the node is invalid or cannot be compiled, or its types are not inferred.
-            InputError, NoDeviceError, BuildError, RuntimeFault: as `prepare` and `run`.
+            ModelError: the node is invalid or cannot be compiled, or its types cannot be inferred.
+            InputError, NoDeviceError, BuildError, RuntimeFault: as for `prepare` and `run`.
         """
         names = list(dict.fromkeys(name for name in node.input if name))
         if isinstance(inputs, Mapping):
@@ -191,7 +194,7 @@ def _values(arrays: Mapping[str, Array], names: Sequence[str]) -> tuple[object, 
 
 
 def _find(device: str) -> DeviceInfo | None:
-    """Return what an ONNX device name means among the devices that can be used."""
+    """Return the usable device that an ONNX device name selects, or None."""
     match = _DEVICE.fullmatch(device)
     if match is None:
         return None
@@ -209,7 +212,7 @@ def _open(device: str) -> Device:
     info = _find(device)
     if info is None:
         names = ", ".join(f"{i.platform}: {i.name}" for i in list_devices()) or "none"
-        raise NoDeviceError(f"no usable OpenCL device is meant by {device!r}; there are: {names}")
+        raise NoDeviceError(f"no usable OpenCL device matches {device!r}; found: {names}")
     return choose_device(info.index)
 
 
@@ -219,7 +222,7 @@ def _model_of(
     outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None,
     opset: int,
 ) -> onnx.ModelProto:
-    """Return a model of one node."""
+    """Return a model with one node; raise ModelError if its output types cannot be inferred."""
     opsets = [helper.make_opsetid("", opset)]
     if node.domain not in DEFAULT_DOMAINS:
         opsets.append(helper.make_opsetid(node.domain, 1))
@@ -252,7 +255,7 @@ def _model_of(
     return inferred
 
 
-# What tools look for in a module that is a backend, as onnx's documentation has it.
+# Module-level functions that tools expect in a backend module, see onnx's documentation.
 is_compatible = OnnxBackend.is_compatible
 prepare = OnnxBackend.prepare
 run_model = OnnxBackend.run_model

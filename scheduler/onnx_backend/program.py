@@ -1,4 +1,7 @@
-"""One ONNX model compiled for given input shapes, and the arrays for it; part of `onnx_backend`."""
+"""Compiles an ONNX model for given input shapes, and checks the arrays of a run.
+
+If a node needs the value of an input at compile time, the model is compiled for the given value.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,11 @@ Array = NDArray[Any]
 class ModelProgram:
     """A model compiled for the shapes of its inputs, loaded on a device."""
 
-    bound: tuple[str, ...]  # inputs whose values compiling needed, in the model's order
-    live: Mapping[str, int]  # inputs that are given at every run, with ONNX's element type
-    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]  # name, ONNX element type, shape
-    program: Program | None  # None where no output has an element: nothing is there to compute
-    folded: bool  # no output depends on a live input: the answer was found while compiling
+    bound: tuple[str, ...]  # inputs whose values were needed at compile time, in model order
+    live: Mapping[str, int]  # inputs of every run -> ONNX element type
+    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]  # (name, ONNX element type, shape)
+    program: Program | None  # the loaded program; None if all outputs are empty
+    folded: bool  # whether all outputs are constant, so that the compiler computed them
 
     def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         """Return the outputs for checked arrays by name; raise RuntimeFault if the device fails."""
@@ -61,11 +64,17 @@ class ModelProgram:
 def compile_for(
     model: OnnxModel, arrays: Mapping[str, Array], bound: Iterable[str], device: Device
 ) -> ModelProgram:
-    """Compile a model for the shapes of arrays and, where a node needs them, for their values.
+    """Compile a model for the shapes of arrays and, if a node needs them, for their values.
 
-    `arrays` for inputs with an initializer replace it; `bound` inputs are known to be needed.
-    Raises ModelError if the model cannot be compiled so, BuildError or RuntimeFault if the device
-    refuses it.
+    Args:
+        model: the checked model.
+        arrays: the arrays of a run by name; they replace initializers of the same name.
+        bound: inputs whose values are known to be needed.
+        device: the device that the program is for.
+
+    Raises:
+        ModelError: the model cannot be compiled for these shapes and values.
+        BuildError, RuntimeFault: the device cannot build or load the program.
     """
     shaped = _with_shapes(model, arrays)
     imported, needed = _import(shaped, arrays, set(bound))
@@ -93,7 +102,10 @@ def compile_for(
 def _import(
     model: OnnxModel, arrays: Mapping[str, Array], bound: set[str]
 ) -> tuple[ImportedModel, set[str]]:
-    """Translate a model, binding one input after another to its values, as nodes ask for them."""
+    """Import a model, binding more inputs to their values until no node needs another.
+
+    Returns the imported model and the bound inputs.
+    """
     while True:
         try:
             constants = {name: arrays[name] for name in bound}
@@ -106,7 +118,7 @@ def _import(
 
 
 def _dynamic_inputs(model: OnnxModel, error: BaseException | None) -> set[str]:
-    """Return the inputs that an error, or what caused it, asks to know; none for other errors."""
+    """Return the inputs whose values an error or its causes need; empty for other errors."""
     asked = ""
     while error is not None:
         if isinstance(error, DynamicInputError):
@@ -118,7 +130,7 @@ def _dynamic_inputs(model: OnnxModel, error: BaseException | None) -> set[str]:
 
 
 def _sources(graph: onnx.GraphProto, value: str) -> set[str]:
-    """Return the inputs of a graph that a value is computed from."""
+    """Return the inputs of a graph on which a value depends."""
     producers = {name: node for node in graph.node for name in node.output}
     inputs = {given.name for given in graph.input}
     found: set[str] = set()
@@ -135,7 +147,7 @@ def _sources(graph: onnx.GraphProto, value: str) -> set[str]:
 
 
 def _with_shapes(model: OnnxModel, arrays: Mapping[str, Array]) -> OnnxModel:
-    """Return the model with the shapes of arrays declared, and none of their initializers."""
+    """Return the model with the shapes of the arrays declared, and their initializers removed."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for value in proto.graph.input:
@@ -159,7 +171,7 @@ def _storage(code: int) -> np.dtype[Any]:
 
 
 def check_types(model: OnnxModel) -> None:
-    """Refuse models whose inputs and outputs are not all tensors of numbers, by a ModelError."""
+    """Raise ModelError if an input or output of the model is not a numeric tensor."""
     graph = model.proto.graph
     for role, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
@@ -168,8 +180,8 @@ def check_types(model: OnnxModel) -> None:
             if kind != "tensor_type":
                 found = (kind or "value without a type").removesuffix("_type").replace("_", " ")
                 raise ModelError(
-                    f"{where}: expected a tensor, found: {found}; a compiled program takes and "
-                    "gives tensors only"
+                    f"{where}: expected a tensor, found: {found}; inputs and outputs of a "
+                    "compiled program must be tensors"
                 )
             try:
                 storage_dtype(value.type.tensor_type.elem_type)
@@ -178,10 +190,10 @@ def check_types(model: OnnxModel) -> None:
 
 
 def named_arrays(model: OnnxModel, inputs: Any) -> dict[str, Array]:
-    """Return the arrays given for a run by input name, in the order of the model, checked.
+    """Check the inputs of a run, and return them by name in the order of the model.
 
-    Inputs are as for `OnnxBackendRep.run`; those with an initializer may be left out. Raises
-    InputError if an array is missing, unknown, or of another type, rank or size than declared.
+    Inputs are as for `OnnxBackendRep.run`; those with an initializer are optional. Raises
+    InputError if an array is missing or unknown, or its type, rank or size is not as declared.
     """
     declared = {value.name: value for value in model.proto.graph.input}
     needed = [value.name for value in model.inputs]
@@ -207,7 +219,7 @@ def _by_name(
     if isinstance(inputs, Mapping):
         return dict(inputs)
     values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    # By position; inputs with an initializer are given all or not at all.
+    # Arrays by position include either all inputs with an initializer, or none of them.
     names = needed if len(values) <= len(needed) else declared
     if len(values) > len(names):
         raise InputError(
@@ -217,7 +229,10 @@ def _by_name(
 
 
 def _checked(where: str, given: Any, declared: onnx.ValueInfoProto, sizes: dict[str, int]) -> Array:
-    """Return a value as an array that fits its declaration; `sizes` holds symbolic ones so far."""
+    """Return an input as an array; raise InputError if it does not fit its declaration.
+
+    `sizes` has the symbolic dimensions bound so far; new ones are added.
+    """
     kind = declared.type.tensor_type
     wanted = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     if not isinstance(given, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""The ONNX front end: files in, Tensors out. Needs the `compile` extra (onnx)."""
+"""The ONNX front end: translates ONNX files into Tensors. It needs the `compile` extra (onnx)."""
 
 from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.importer import ImportedModel, import_model

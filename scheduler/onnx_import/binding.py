@@ -1,6 +1,9 @@
-"""The inputs of a model: sizes of symbolic dimensions, Tensors for them, values that are fixed.
+"""Binds the inputs of a model: sizes of symbolic dimensions, Tensors, and fixed values.
 
-f(x, rate)   ->   f(x)   with rate an initializer: If on it takes one branch, shapes are known
+Each input that the caller does not supply becomes a new Tensor. An input with a fixed value becomes
+an initializer, so an `If` that depends on it has one branch and shapes that depend on it are known.
+
+f(x, rate)   ->   f(x)   with the value of rate as an initializer
 """
 
 from __future__ import annotations
@@ -22,23 +25,23 @@ from scheduler.onnx_import.limits import printable
 from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
-# (name, size) of each axis; the size is None where the file leaves it open.
+# (name, size) of each axis; the size is None if it is symbolic.
 Declared = list[tuple[str, int | None]]
 
 
 class Binding:
-    """Sizes for the symbolic dimensions of one model."""
+    """Binds the symbolic dimensions of one model to sizes, and makes Tensors for its inputs."""
 
     def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
-        """Check names ("INPUT:AXIS" for unnamed dimensions) and sizes, or raise ModelError."""
-        self.notes: list[str] = []  # what was assumed, one sentence each
+        """Check sizes by name ("INPUT:AXIS" for unnamed dimensions), or raise ModelError."""
+        self.notes: list[str] = []  # assumptions made so far, one sentence each
         self._model = model
         self._sizes = sizes
         self._found: dict[str, int] = {}
         known = open_names(model)
         for name, size in sizes.items():
             if size < 0:
-                raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size from 0")
+                raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size >= 0")
             if name not in known:
                 raise ModelError(
                     f'{model.name}: no input has a dimension "{printable(name)}"; found '
@@ -48,9 +51,10 @@ class Binding:
     def free_inputs(
         self, given: Collection[str], known: Collection[str]
     ) -> list[onnx.ValueInfoProto]:
-        """Return the inputs that get a Tensor: not the known ones; with an initializer, if given.
+        """Return the inputs that need a Tensor.
 
-        Raises ModelError if a name is none of an input.
+        Those are the inputs without a known value, and of the inputs with an initializer only the
+        given ones. Raises ModelError if `given` or `known` has a name that is not an input.
         """
         model = self._model
         names = [value.name for value in model.proto.graph.input]
@@ -65,7 +69,7 @@ class Binding:
         ]
 
     def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
-        """Return an input's Tensor, given or new; raise ModelError if it does not fit."""
+        """Return the given Tensor or a new one; raise ModelError if shape or type does not fit."""
         where = f'{self._model.name}: input "{printable(value.name)}"'
         shape, dtype = declared(value, where)
         if given is None:
@@ -100,7 +104,7 @@ class Binding:
 
 
 def open_names(model: OnnxModel) -> set[str]:
-    """Return the names of the dimensions of inputs that a model leaves open."""
+    """Return the names of a model's symbolic dimensions, and "INPUT:AXIS" for each of them."""
     names = set()
     for value in model.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -110,7 +114,10 @@ def open_names(model: OnnxModel) -> set[str]:
 
 
 def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
-    """Return (name, size) per axis, None if symbolic, and the stored type, or raise ModelError."""
+    """Return the declared axes and the storage type of an input.
+
+    `where` names the input in messages. Raises ModelError if its type is missing or unsupported.
+    """
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise ModelError(f"{where}: expected a tensor with a declared number of axes")
@@ -124,13 +131,13 @@ def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
 
 
 def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    """Return a declared size, None if it is open; -1 is how some tools write "any"."""
+    """Return a declared size, or None if it is symbolic; some tools write -1 for "any"."""
     size = int(dim.dim_value) if dim.HasField("dim_value") else -1
     return size if size >= 0 else None
 
 
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
-    """Return a model without the named inputs (or ModelError); values have the declared types."""
+    """Return a model with inputs replaced by values of the declared types, or raise ModelError."""
     names = [value.name for value in model.inputs]
     unknown = sorted(set(values) - set(names))
     if unknown:
@@ -147,15 +154,16 @@ def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
 
 
 def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[str, int]) -> Array:
-    """Return the value of an input written as text: one number for all elements, or all row by row.
+    """Return the array for an input whose value was given as text.
 
-    `bound` are sizes of symbolic dimensions, as for `import_model`. Raises ModelError if there is
-    no such input, or the numbers do not fit its type or shape.
+    `numbers` has one number for all elements, or every element in row-major order. `bound` has
+    sizes of symbolic dimensions, as for `import_model`. Raises ModelError if there is no such
+    input, or the numbers do not fit its type or shape.
     """
     where = f'{model.name}: input "{printable(name)}"'
     found = [value for value in model.inputs if value.name == name]
     if not found:
-        raise ModelError(f"{where} is not there; found {[v.name for v in model.inputs]}")
+        raise ModelError(f"{where} does not exist; found {[v.name for v in model.inputs]}")
     kind = found[0].type.tensor_type
     shape = [
         (size, label)
@@ -185,7 +193,7 @@ def parse_value(model: OnnxModel, name: str, numbers: list[str], bound: Mapping[
 def _size(
     dim: onnx.TensorShapeProto.Dimension, place: str, bound: Mapping[str, int]
 ) -> tuple[int | None, str]:
-    """Return the size of a dimension, None if it is open, and how `--bind` calls it."""
+    """Return the size of a dimension, or None if it is unknown, and its name for `--bind`."""
     label = str(dim.dim_param) or place
     size = declared_size(dim)
     return bound.get(label, bound.get(place)) if size is None else size, label

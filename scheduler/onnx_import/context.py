@@ -1,7 +1,8 @@
-"""The view that a translator has of one ONNX node: inputs, attributes, opset (`NodeContext`).
+"""The interface between an ONNX node and its translator: inputs, attributes, opset.
 
-Values are arrays, known while importing, or Tensors, known at run time: `tensor` always succeeds,
-`const` only for the former.
+A translator is a function that takes a `NodeContext` and returns the node's outputs. Each value is
+an array if it is known at import, or a Tensor if it is computed at run time. `tensor` returns
+either kind as a Tensor; `const` accepts only arrays.
 """
 
 from __future__ import annotations
@@ -29,43 +30,44 @@ Value = Tensor | Array
 
 @dataclass(frozen=True, slots=True)
 class ValueList:
-    """A sequence, or an optional: known as a list while importing."""
+    """An ONNX sequence or optional, whose length is known at import."""
 
-    values: tuple[AnyValue, ...]  # of a sequence in order; of an optional one or none
+    values: tuple[AnyValue, ...]  # elements of a sequence in order; an optional has one or none
 
 
 AnyValue = Value | ValueList
 
 
 class GraphRunner(Protocol):
-    """Translates a graph that a node holds."""
+    """Translates a graph in an attribute of a node, such as a branch of `If`."""
 
     def __call__(
         self, graph: onnx.GraphProto, arguments: Sequence[AnyValue], name: str, /
     ) -> list[AnyValue]:
-        """Return the outputs of a graph; `name` is for messages, such as "iteration 3"."""
+        """Return the outputs of a graph; `name` identifies it in messages ("iteration 3")."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """One node with its inputs resolved."""
+    """One node with the values of its inputs."""
 
     node: onnx.NodeProto  # the ONNX node
-    opset: int  # version of the default domain
+    opset: int  # version of the default operator domain
     inputs: tuple[AnyValue | None, ...]  # values; None for an optional input that is left out
     weights: WeightCache = field(repr=False)  # constants as Tensors, shared by the whole import
-    types: Mapping[str, int] = field(repr=False)  # ONNX element types of carried values, by name
+    # ONNX element types by value name, for values of a carried type (see `element_types`) only.
+    types: Mapping[str, int] = field(repr=False)
     run_graph: GraphRunner = field(repr=False)  # translates the graphs among the attributes
-    wide: bool = False  # whether halves are given as float32 (see `halves`)
+    wide: bool = False  # whether fp16 inputs are converted to float32 (see `rounds_once`)
 
     @property
     def count(self) -> int:
-        """Number of inputs, trailing optional ones included as written."""
+        """Number of inputs, including those that are left out."""
         return len(self.inputs)
 
     @property
     def outputs(self) -> int:
-        """Number of outputs that are asked for (up to the last named one)."""
+        """Number of requested outputs, up to the last one with a name."""
         names = list(self.node.output)
         while names and not names[-1]:
             names.pop()
@@ -76,14 +78,14 @@ class NodeContext:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def any_value(self, index: int) -> AnyValue:
-        """Return input `index` of any kind, lists included; raise ModelError if it is left out."""
+        """Return input `index`, which can be a list; raise ModelError if it is left out."""
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
             raise ModelError(f"input {index} is required but left out")
         return found
 
     def value(self, index: int) -> Value:
-        """Return input `index`, a Tensor or an array; raise ModelError for another."""
+        """Return input `index`, a Tensor or an array; raise ModelError if it is a list."""
         found = self._given(index)
         if not self.wide or found.dtype not in (dt.float16, np.float16):
             return found
@@ -96,7 +98,7 @@ class NodeContext:
         return found
 
     def tensor(self, index: int) -> Tensor:
-        """Return input `index` as a Tensor; a constant becomes one weight for all its readers."""
+        """Return input `index` as a Tensor; all readers of a constant share one weight."""
         found = self._given(index)
         if not isinstance(found, Tensor):
             found = self.weights.of(found, self.element_type(index))
@@ -116,8 +118,7 @@ class NodeContext:
     def const(self, index: int, what: str) -> Array:
         """Return input `index` as an array; `what` is the input's role, for messages.
 
-        Raises ModelError if it is left out, DynamicInputError (with the model's inputs) if it
-        depends on data.
+        Raises ModelError if it is left out, and DynamicInputError if it depends on run-time data.
         """
         found = self.value(index)
         if isinstance(found, Tensor):
@@ -130,7 +131,7 @@ class NodeContext:
         return found
 
     def ints(self, index: int, what: str) -> list[int]:
-        """Return input `index` as a list of ints (a shape, axes, pads); a scalar gives one."""
+        """Return constant input `index` (a shape, axes, pads) as a flat list of ints."""
         return [int(v) for v in self.const(index, what).reshape(-1)]
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -142,7 +143,7 @@ class NodeContext:
         return default
 
     def array_attribute(self, name: str) -> Array | None:
-        """Return a tensor attribute as it is computed with, None if it is not there."""
+        """Return a tensor attribute in the type used in the graph, or None if it is missing."""
         value = self.attribute(name)
         return None if value is None else graph_array(tensor_array(value, f"its {name}"))
 
@@ -159,32 +160,32 @@ class NodeContext:
         return str(self.attribute(name, default))
 
     def ints_attribute(self, name: str) -> list[int] | None:
-        """Return a list-of-ints attribute, None if it is not there."""
+        """Return a list-of-ints attribute, or None if it is missing."""
         value = self.attribute(name)
         return None if value is None else [int(v) for v in value]
 
     def ints_either(self, name: str, index: int, since: int) -> list[int] | None:
-        """Return ints: attribute `name` before opset `since`, input `index` from it on."""
+        """Return ints from attribute `name`, or from input `index` since opset `since`."""
         if self.opset < since:
             return self.ints_attribute(name)
         return self.ints(index, name) if self.has(index) else None
 
 
 def run_time_inputs(tensor: Tensor) -> tuple[str, ...]:
-    """Return the names of the inputs that a value depends on, in the order they are read."""
+    """Return the names of the program inputs that a Tensor depends on, in graph order."""
     buffers = (node.arg for node in toposort([tensor.node]) if node.op is Op.BUFFER)
     return tuple(dict.fromkeys(b.name for b in buffers if b.kind == "input"))
 
 
 class WeightCache:
-    """Constants turned into Tensors: one Tensor for all readers of an array."""
+    """Converts constant arrays to Tensors, with one Tensor for all readers of an array."""
 
     def __init__(self) -> None:
-        # Otherwise other arrays could get their ids.
+        # Keys contain the array's id, so the arrays are kept: ids of freed objects are reused.
         self._found: dict[tuple[int, int], tuple[Array, Tensor]] = {}
 
     def of(self, array: Array, code: int) -> Tensor:
-        """Return the Tensor of an array of known values, of an ONNX element type."""
+        """Return the Tensor of a constant array; `code` is its ONNX element type."""
         key = id(array), code
         if key not in self._found:
             kind = carried(code)
@@ -195,7 +196,7 @@ class WeightCache:
 
 
 def as_tensor(value: Value) -> Tensor:
-    """Return a value as a Tensor: a scalar, repeated or not, as a constant, others as a weight."""
+    """Return a value as a Tensor; an array becomes a weight, stored once if it repeats a scalar."""
     if isinstance(value, Tensor):
         return value
     if value.size and all(
@@ -220,13 +221,13 @@ def normal_axes(axes: Sequence[int], ndim: int) -> list[int]:
     return normal
 
 
-# --- Operators on halves compute in float32 and are rounded once, at their end ----------------
+# --- fp16 operators that compute in float32 and round once, at the end ------------------------
 
 Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 
 
 def rounds_once(translator: Translator) -> Translator:
-    """Return a translator that rounds halves once, to the type of the first input."""
+    """Return a translator that computes in float32 and rounds its results if input 0 is fp16."""
 
     def translate(ctx: NodeContext) -> AnyValue | Sequence[AnyValue]:
         if not is_half(ctx.any_value(0)):
@@ -240,12 +241,12 @@ def rounds_once(translator: Translator) -> Translator:
 
 
 def is_half(value: AnyValue | None) -> bool:
-    """Whether a value is a tensor of halves."""
+    """Return whether a value is an fp16 tensor or array."""
     return isinstance(value, Tensor | np.ndarray) and value.dtype in (dt.float16, np.float16)
 
 
 def wide(value: AnyValue | None) -> AnyValue | None:
-    """Return halves as float32, other values as they are."""
+    """Return fp16 values as float32, and other values unchanged."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype is dt.float16 else value
     if isinstance(value, np.ndarray) and value.dtype == np.float16:
@@ -254,7 +255,7 @@ def wide(value: AnyValue | None) -> AnyValue | None:
 
 
 def narrow(value: AnyValue) -> AnyValue:
-    """Return float32 values as halves, other values as they are."""
+    """Return float32 values as fp16, and other values unchanged."""
     if isinstance(value, Tensor):
         return value.as_half() if value.dtype is dt.float32 else value
     if isinstance(value, np.ndarray) and value.dtype == np.float32:

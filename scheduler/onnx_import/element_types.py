@@ -1,10 +1,11 @@
-"""Element types that no device computes in: bfloat16, 8-bit floats, 4- and 2-bit integers.
+"""Carried types: element types that no device computes in, each carried in a wider type.
 
-Inside the graph such a value is a float32 (or an int8, uint8) that holds exactly what the type can
-hold. Memory outside holds its bits, one element in one or two bytes.
+They are bfloat16, 8-bit and 4-bit floats, and 4-bit and 2-bit integers. Inside the graph, such a
+value is a float32 (or an int8 or uint8) that the carried type represents exactly. Inputs, outputs
+and weights store its bits, one element in one or two bytes.
 
     input  uint16 bits  ->  decode  ->  float32 ... float32  ->  encode  ->  output  uint16 bits
-    Cast to the type    ->  round to the nearest value that the type has
+    Cast to the type    ->  round to the nearest value of the type
 
 Formats: ONNX's pages "Float stored in 8 bits", "4 bit integer types", "Float stored in 4 bits".
 """
@@ -23,31 +24,31 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.tensor.tensor import Tensor
 
-# --- Floats of few bits, as arithmetic on float32: rounding to one, and its bits --------------
-# A format has sign, exponent and mantissa bits in this order; all its values are float32 values.
-# Rounding is to nearest, halves to even, as ONNX's Cast asks for.
+# --- Small float formats: rounding and encoding with float32 arithmetic -----------------------
+# A format has sign, exponent and mantissa bits in this order; float32 represents all its values.
+# Rounding is to nearest, ties to even, as ONNX's Cast requires.
 
-_MANTISSA = 23  # of float32
-_BIAS = 127  # of its exponent
+_MANTISSA = 23  # mantissa bits of float32
+_BIAS = 127  # exponent bias of float32
 
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
     """A floating-point format of at most 16 bits."""
 
-    exponent: int  # bits of it
-    mantissa: int  # bits of it; with none, values are powers of two
-    bias: int  # of the exponent
-    # Bits of NaN without its sign where it is one code; None if there is no NaN. With infinities,
-    # NaN is a largest exponent with any mantissa.
+    exponent: int  # number of exponent bits
+    mantissa: int  # number of mantissa bits; with 0, all values are powers of two
+    bias: int  # exponent bias
+    # The only NaN code, without its sign bit. None if the format has no NaN, or if it has
+    # infinities: then NaN is the largest exponent with a nonzero mantissa.
     nan_code: int | None = None
     has_infinity: bool = False  # the largest exponent is for infinities and NaN, as in IEEE 754
-    has_negative_zero: bool = True  # else its code is NaN's
-    has_sign: bool = True  # else there are no negative values
+    has_negative_zero: bool = True  # if false, the code of -0 is NaN
+    has_sign: bool = True  # if false, there are no negative values
 
     @property
     def width(self) -> int:
-        """Bits of a value without its sign."""
+        """Number of bits without the sign bit."""
         return self.exponent + self.mantissa
 
     @property
@@ -63,16 +64,17 @@ class FloatFormat:
 
     @property
     def smallest_normal(self) -> float:
-        """The smallest value with a full mantissa."""
+        """The smallest positive value that is not denormal."""
         return float(2.0 ** (1 - self.bias))
 
     def round(self, x: Tensor, *, saturate: bool, mode: str) -> Tensor:
         """Return x (float32) rounded to the format, as float32.
 
         Args:
-            x: any float32 values.
-            saturate: values beyond the largest become it; else infinity, or NaN without infinities.
-            mode: where there is no mantissa: "up", "down" or "nearest" (halves up).
+            x: float32 values.
+            saturate: whether values beyond the largest finite value become that value. If not,
+                they become infinity, or NaN in a format without infinities.
+            mode: rounding of a format without mantissa: "up", "down" or "nearest" (ties up).
         """
         if not self.has_sign:
             return self._power_of_two(x, saturate=saturate, mode=mode)
@@ -88,10 +90,10 @@ class FloatFormat:
         return self._limited(x, near, saturate=saturate)
 
     def _limited(self, x: Tensor, near: Tensor, *, saturate: bool) -> Tensor:
-        """Return rounded values with what is beyond the largest one, and NaN, put right."""
+        """Return the rounded values `near`, with overflows and NaN of `x` replaced."""
         top = self.largest
         if self.nan_code is None and not self.has_infinity:
-            return x.ne(x).where(0.0, near.clip(-top, top))  # there is no NaN to give
+            return x.ne(x).where(0.0, near.clip(-top, top))  # NaN becomes 0: the format has none
         if saturate and self.exponent < 8:
             limited = near.clip(-top, top)
         elif self.has_infinity:
@@ -111,7 +113,7 @@ class FloatFormat:
             exponent = exponent + more.cast(dt.uint32)
         limit = 2 * self.bias
         over = exponent > limit
-        # The smallest value, 2^-127, is a denormal float32: half a unit of the first exponent.
+        # The smallest value, 2^-127, is a denormal float32 with only the top mantissa bit set.
         power = exponent.eq(0).where(
             Tensor(1 << _MANTISSA - 1, dt.uint32), exponent.clip(0, limit) << _MANTISSA
         )
@@ -120,7 +122,7 @@ class FloatFormat:
         return (x.ne(x) | (x < 0)).where(float("nan"), over.where(beyond, value))
 
     def bits(self, x: Tensor) -> Tensor:
-        """Return the bits (uint32) of values that the format can hold."""
+        """Return the bits (uint32) of float32 values that the format represents exactly."""
         raw = x.bitcast(dt.uint32)
         magnitude = raw & 0x7FFFFFFF
         if not self.has_sign:
@@ -152,17 +154,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class CarriedType:
-    """An element type that is carried in a wider one."""
+    """An element type whose values are carried in a wider type."""
 
     code: int  # ONNX's TensorProto.DataType
-    storage: DType  # type of the bits in memory outside of the graph
-    carrier: DType  # type of the values in the graph
-    format: FloatFormat | None = None  # of a float; the storage of integers is their carrier
-    bits: int = 8  # of an integer
+    storage: DType  # type of the stored bits in inputs, outputs and weights
+    carrier: DType  # type of the values in the graph; for integers the same as `storage`
+    format: FloatFormat | None = None  # float format; None for an integer
+    bits: int = 8  # width of an integer; unused for a float
 
     @property
     def name(self) -> str:
-        """ONNX's name of it, in lower case."""
+        """ONNX's name of the type, in lower case."""
         return str(TensorProto.DataType.Name(self.code)).lower()
 
     def decode(self, stored: Tensor) -> Tensor:
@@ -175,10 +177,10 @@ class CarriedType:
         return Tensor.weight(table).gather(stored.cast(dt.int32), 0)
 
     def encode(self, values: Tensor) -> Tensor:
-        """Return the bits of values.
+        """Return the stored bits of values in the carrier.
 
-        Arithmetic on bfloat16 is done in the carrier: results between two values of the type become
-        the nearest one. Others must be values of it.
+        bfloat16 arithmetic is done in float32, so bfloat16 values are rounded first. Values of the
+        other types must be exact.
         """
         if self.format is None:
             return values
@@ -186,23 +188,24 @@ class CarriedType:
         return self.format.bits(exact).cast(self.storage)
 
     def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
-        """Return values of any uncarried type as the nearest ones of this type, in the carrier.
+        """Return values rounded to this type, in the carrier.
 
-        `saturate` and `mode` are as for `FloatFormat.round`.
+        `values` are of any type that is not carried. `saturate` and `mode` are as for
+        `FloatFormat.round`; integers ignore both and wrap.
         """
         if self.format is not None:
             return self.format.round(values.cast(dt.float32), saturate=saturate, mode=mode)
-        # Integers wrap to the low bits, as a conversion in numpy does.
+        # Integers wrap to the low bits, like numpy's astype.
         mask, low = (1 << self.bits) - 1, self._lowest
         return (((values.cast(dt.int32) - low) & mask) + low).cast(self.carrier)
 
     @property
     def _lowest(self) -> int:
-        """The lowest value of an integer type."""
+        """The lowest value of this integer type."""
         return 0 if self.carrier.is_unsigned else -(1 << self.bits - 1)
 
     def saturated(self, whole: Tensor) -> Tensor:
-        """Return whole numbers limited to the range of an integer type, in the carrier."""
+        """Return whole numbers clipped to the range of this integer type, in the carrier."""
         low = self._lowest
         return whole.clip(low, low + (1 << self.bits) - 1).cast(self.carrier)
 
@@ -250,12 +253,12 @@ _BY_NUMPY = {np.dtype(helper.tensor_dtype_to_np_dtype(kind.code)): kind for kind
 
 
 def carried(code: int) -> CarriedType | None:
-    """Return the carried type of an ONNX element type; None for what devices compute in."""
+    """Return the carried type of an ONNX element type, or None for a type that devices support."""
     return CARRIED.get(code)
 
 
 def graph_dtype(code: int) -> DType:
-    """Return the type in which an ONNX element type is computed, or raise ModelError."""
+    """Return the type that the graph uses for an ONNX element type, or raise ModelError."""
     kind = CARRIED.get(code)
     if kind is not None:
         return kind.carrier
@@ -266,19 +269,19 @@ def graph_dtype(code: int) -> DType:
 
 
 def storage_dtype(code: int) -> DType:
-    """Return the type of an ONNX element type outside of a program, or raise ModelError."""
+    """Return the type that inputs and outputs use for an ONNX element type, or raise ModelError."""
     kind = CARRIED.get(code)
     return graph_dtype(code) if kind is None else kind.storage
 
 
 def graph_array(values: Array) -> Array:
-    """Return an array as it is computed with: of a carried type, in its carrier."""
+    """Return an array in the type used in the graph: the carrier, for a carried type."""
     kind = _BY_NUMPY.get(values.dtype)
     return values if kind is None else np.asarray(values.astype(kind.carrier.np))
 
 
 def weight_of(values: Array, kind: CarriedType) -> Tensor:
-    """Return known values, in the carrier, as a weight with the storage of the carried type."""
+    """Return a weight for constant values in the carrier; bfloat16 is stored as 16 bits."""
     if kind.format is None or kind.storage is not dt.uint16:
         return Tensor.weight(np.asarray(values, order="C"))
     bits = (np.asarray(values, order="C").view(np.uint32) >> 16).astype(np.uint16)
@@ -286,19 +289,19 @@ def weight_of(values: Array, kind: CarriedType) -> Tensor:
 
 
 def to_storage(array: Array, code: int) -> Array:
-    """Return an array of an ONNX type, as numpy or ml_dtypes has it, as contiguous storage."""
+    """Return an array of ONNX type `code` (numpy or ml_dtypes) as contiguous stored values."""
     kind = carried(code)
     contiguous = np.asarray(array, order="C")
     if kind is None:
         return contiguous
-    # An integer of few bits is stored as a whole one, a float as its code.
+    # A small integer is stored as int8 or uint8, a float as its bits.
     if kind.format is None:
         return contiguous.astype(kind.storage.np)
     return contiguous.view(kind.storage.np)
 
 
 def from_storage(array: Array, code: int) -> Array:
-    """Return a copy of a program's array in the numpy or ml_dtypes type of `code`."""
+    """Return a copy of a stored array in the numpy or ml_dtypes type of `code`."""
     kind = carried(code)
     if kind is None:
         return array.copy()

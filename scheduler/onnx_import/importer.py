@@ -1,4 +1,9 @@
-"""The import of an ONNX model: inputs are bound, nodes translated in order, outputs named."""
+"""Imports an ONNX model: turns a file, ModelProto or `OnnxModel` into Tensors (`ImportedModel`).
+
+The import binds the inputs, translates the nodes in order, and collects the outputs. `walk` does
+this for `import_model`, which stops at the first problem, and for `report`, which collects all
+problems. ONNX's own shape inference is used only if the translation does not know a type or shape.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +42,14 @@ from scheduler.tensor.tensor import Tensor
 logger = logging.getLogger(__name__)
 
 Subject = onnx.NodeProto | onnx.ValueInfoProto
-# (kind, subject, values) -> the context in which an "input", a "node" or an "output" is looked at:
-# it lets a SchedulerError end the import, or notes it and adds stand-ins to the values.
+# (kind, subject, values) -> the context manager in which an "input", a "node" or an "output" is
+# processed. It either lets a SchedulerError end the import, or records the error and adds
+# placeholders to the values.
 Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
-# Larger initializers are no shapes: inference does not need their values.
+# The largest initializer that can be a shape; shape inference gets the values of these only.
 MAX_SHAPE_ELEMENTS = 1024
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-# Values of another type than declared that get a note: whoever mends these finds the others.
+# The most notes about values whose computed type differs from the declared type.
 MOST_NOTES: Final = 3
 
 
@@ -51,14 +57,14 @@ MOST_NOTES: Final = 3
 class ImportedModel:
     """A model as Tensors."""
 
-    # By name, in the order of the file; of carried element types (bfloat16, ...) as stored, see
-    # `element_types`.
+    # Inputs and outputs by name, in file order. Carried element types (bfloat16, ...) are in their
+    # storage type, see `element_types`.
     inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]  # as `inputs`
+    outputs: dict[str, Tensor]
     metadata: ModelMetadata  # checkpoint and output slices
-    notes: tuple[str, ...]  # what was assumed, one sentence each (symbolic dimensions bound to 1)
+    notes: tuple[str, ...]  # changes and assumptions, such as symbolic dimensions bound to 1
     source: OnnxModel  # the checked model
-    origins: Origins  # ONNX nodes that each node of the graph comes from
+    origins: Origins  # the ONNX nodes from which each graph node was made
 
 
 def import_model(
@@ -72,22 +78,23 @@ def import_model(
     """Translate an ONNX model.
 
     Args:
-        source: a file, a ModelProto or a loaded model.
-        inputs: Tensors to use for inputs of the model, by name; the others become new inputs.
-        bind: sizes of symbolic dimensions, by name; of one without a name by "INPUT:AXIS". Those
-            not bound are 1, with a note.
-        constants: values of inputs that are known while compiling, by name: the model is
-            specialised for them, and has these inputs no more.
-        origins: names of the nodes that compute `inputs`; those of the model come beside them.
+        source: path of a file, a ModelProto or a loaded model.
+        inputs: Tensors to use as inputs of the model, by name. New Tensors are made for the others.
+        bind: sizes of symbolic dimensions by name, or by "INPUT:AXIS" for a dimension without a
+            name. The default is 1, with a note.
+        constants: fixed values of inputs by name. The model is specialized for them, and these
+            inputs are removed.
+        origins: origins of the nodes that compute `inputs`. The origins of the model's nodes are
+            added to it.
 
     Raises:
-        DynamicInputError: a shape, an axis, ... depends on the inputs; names node and value.
-        ModelError: the model is invalid, or a node cannot be translated; names the node.
-        UnsupportedOpError: lists every operator without a translator.
+        DynamicInputError: a shape or an axis depends on the inputs; the message has the node.
+        ModelError: the model is invalid, or a node cannot be translated; the message has the node.
+        UnsupportedOpError: some operators have no translator; the message lists them all.
     """
     model = _as_model(source)
     fixed = {name: graph_array(array) for name, array in (constants or {}).items()}
-    # All unknown operators are reported before the first translator fails.
+    # Report all unknown operators before a translator can fail.
     check_supported(model, known=fixed)
     binding = Binding(model, dict(bind or {}))
     given = dict(inputs or {})
@@ -106,7 +113,7 @@ def _first_problem(_: str, __: Subject, ___: Values) -> AbstractContextManager[N
 
 
 class Walked(NamedTuple):
-    """Inputs and outputs as in `ImportedModel`, and the values of all names of the graph."""
+    """The result of `walk`: inputs and outputs as in `ImportedModel`, and all values by name."""
 
     inputs: dict[str, Tensor]
     values: Values
@@ -121,14 +128,19 @@ def walk(
     fixed: Mapping[str, Array],
     origins: Origins | None = None,
 ) -> Walked:
-    """Bind the inputs of a model, translate its nodes in order, and store its outputs.
+    """Bind the inputs of a model, translate its nodes in order, and collect its outputs.
 
-    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors.
-    `origins` get the names of new nodes.
+    Args:
+        model: the checked model.
+        binding: sizes of symbolic dimensions.
+        reaction: the context manager for each input, node and output.
+        given: Tensors to use as inputs, by name.
+        fixed: constant values of inputs, by name.
+        origins: receives the origins of new nodes.
     """
     graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}
-    # A value given by the caller overrules a default.
+    # A fixed value overrides the initializer.
     values.update(fixed)
     bound: dict[str, Tensor] = {}
     for value in binding.free_inputs(given, fixed):
@@ -137,10 +149,9 @@ def walk(
             kind = carried(value.type.tensor_type.elem_type)
             stored = bound[value.name]
             values[value.name] = kind.decode(stored) if kind else stored
-    # Otherwise what reads an input would give it its name.
+    # Inputs have no origin; without this the first reader would be recorded as theirs.
     origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
     scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
-    # The check of graphs has sorted them.
     for node in graph.node:
         with reaction("node", node, values):
             scope.translate([node])
@@ -164,10 +175,10 @@ def _as_model(source: str | Path | onnx.ModelProto | OnnxModel) -> OnnxModel:
 
 
 def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
-    """Return a model that also gives the values of some nodes, named by message or value name.
+    """Return a model with more outputs.
 
-    These are stored then, so other nodes may be fused than without. Raises ModelError if no node
-    and no computed value has such a name.
+    `names` are labels of nodes (as in messages) or names of computed values. Outputs are stored, so
+    this can change the fusion of nodes. Raises ModelError for an unknown name.
     """
     nodes = [(node_label(node), [*filter(None, node.output)]) for node in model.proto.graph.node]
     values = {value for _, outputs in nodes for value in outputs}
@@ -193,7 +204,7 @@ def with_outputs(model: OnnxModel, names: Sequence[str]) -> OnnxModel:
 
 
 def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
-    """Return an output as it is stored."""
+    """Return an output in its storage type; raise ModelError if it is not a tensor."""
     value: AnyValue = scope.output(output.name)
     where = f'{model}: output "{printable(output.name)}"'
     if isinstance(value, ValueList):
@@ -202,25 +213,24 @@ def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
     found = value if isinstance(value, Tensor) else scope.shared.weights.of(value, code)
     kind = carried(code)
     if kind is None:
-        # Carried types are encoded again on the way out.
         return found
     if found.dtype is not kind.carrier:
         raise ModelError(f"{where}: expected {type_name(code)}, found {found.dtype}")
     return kind.encode(found)
 
 
-# --- Where a model declares another element type for a value than its nodes compute -----------
-# Converters to halves leave such contradictions: a Cast to float32 in front of a value that is
-# declared float16. The nodes decide; onnxruntime refuses such a model.
+# --- Notes about values whose computed type differs from the declared type --------------------
+# fp16 converters leave such contradictions: a Cast to float32 computes a value that is declared
+# float16. The computed type is used here; onnxruntime refuses such a model.
 
 
 def _type_notes(model: OnnxModel, values: Mapping[str, AnyValue]) -> tuple[str, ...]:
-    """Return a note for each of the first values of another type than declared."""
+    """Return notes about values whose computed type differs from the declared type."""
     found = list(_contradictions(model, values))
     notes = found[:MOST_NOTES]
     if len(found) > MOST_NOTES:
         more = count_text(len(found) - MOST_NOTES, "more value")
-        notes.append(f"{more} of another type than declared")
+        notes.append(f"{more} with another type than declared")
     return tuple(notes)
 
 
@@ -240,14 +250,14 @@ def _contradictions(model: OnnxModel, values: Mapping[str, AnyValue]) -> Iterato
             if computed != expected:
                 yield (
                     f'node "{printable(node_label(node))}" computes "{printable(name)}" as '
-                    f"{computed}, declared is {type_name(code)}; {computed} is taken, export the "
+                    f"{computed}, but declares {type_name(code)}; using {computed}, export the "
                     "model again if that is wrong"
                 )
 
 
 # --- ONNX's own inference of shapes and element types -----------------------------------------
-# It is used where the translation cannot tell: which values have a carried type (see
-# `element_types`), and the shapes behind a node that has no translation.
+# It finds the values of carried types (see `element_types`), and the shapes of values that cannot
+# be translated.
 
 
 def carried_types(model: OnnxModel) -> dict[str, int]:
@@ -259,7 +269,7 @@ def carried_types(model: OnnxModel) -> dict[str, int]:
     try:
         inferred = onnx.shape_inference.infer_shapes(light)
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
-        inferred = light  # the declared types are left
+        inferred = light  # use the declared types only
     found: dict[str, int] = {}
     for graph in _graphs(inferred.graph):
         for tensor in graph.initializer:
@@ -282,7 +292,7 @@ def _mentions_carried(model: onnx.ModelProto) -> bool:
 
 
 def _node_mentions(node: onnx.NodeProto) -> bool:
-    """Return whether a node makes values of a carried type by an attribute."""
+    """Return whether an attribute of a node contains or selects a carried type."""
     return any(
         (a.name in _TYPE_ATTRIBUTES and a.i in CARRIED)
         or (a.HasField("t") and a.t.data_type in CARRIED)
@@ -300,15 +310,16 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def infer(
     model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return value name -> (shape, ONNX element type) for what ONNX's inference finds static.
+    """Return value name -> (shape, ONNX element type) for values of static shape.
 
-    Large weights are left out, so this is cheap. `inputs` have their symbolic dimensions bound.
+    ONNX's shape inference runs without large weights, so this is cheap. `inputs` are the shapes of
+    inputs by name, with symbolic dimensions bound.
     """
     light, sizes = _light(model, inputs)
     try:
         graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
-        graph = light.graph  # what the file declares is left
+        graph = light.graph  # use the declared shapes only
     found = {}
     for value in (*graph.value_info, *graph.output):
         kind = value.type.tensor_type

@@ -1,10 +1,10 @@
-"""Model metadata: the checkpoint's name and the output slices, as openpilot's exporter stores them.
+"""Parses model metadata of openpilot's exporter: the checkpoint's name and the output slices.
 
-`output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so the
-unpickler admits `builtins.slice` of integers alone, after a scan of its opcodes. Nothing is nested,
-so nothing grows when it is hashed or printed. Slices may overlap and need not cover the output:
-exporters write a `pad` that is the whole output (`slice(0, None)`), and drop outputs that nobody
-reads.
+`output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so its
+opcodes are checked first, and the unpickler accepts no global except `builtins.slice` of integers.
+Nested values are refused, because hashing or printing them can take exponential time. Slices can
+overlap and leave gaps: exporters write a `pad` slice over the whole output (`slice(0, None)`), and
+leave out unused outputs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from scheduler.onnx_import.limits import one_line
 
 CHECKPOINT_KEY = "model_checkpoint"
 SLICES_KEY = "output_slices"
-# The output that the slices cut, in models with several outputs (states).
+# The output to which the slices apply, in models with several outputs (states).
 SLICED_OUTPUT = "outputs"
-# The largest known table has some twenty entries: a few hundred bytes.
+# The largest known dict has about twenty entries, a few hundred bytes.
 MAX_PICKLE_BYTES = 1 << 16
 
 # The opcodes of a pickled dict of slices, in any protocol. BUILD, NEWOBJ, persistent ids and the
-# extension registry are not among them. A memo index above the bound would allocate a large table.
+# extension registry are excluded. Memo indices are bounded, because a large one would allocate a
+# large table.
 _MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
 _OPCODES = (
     _MEMO_OPCODES
@@ -52,9 +53,8 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 class ModelMetadata:
     """The metadata of a model, parsed."""
 
-    checkpoint: str = ""  # the training run it comes from; "" if unknown
-    # Output name -> (start, stop) of the last axis, 0 <= start < stop <= width; they may overlap,
-    # and need not cover the output.
+    checkpoint: str = ""  # name of the training run; "" if unknown
+    # Name -> (start, stop) on the last axis of the output, 0 <= start < stop <= width.
     output_slices: dict[str, tuple[int, int]] = field(default_factory=dict)
     props: dict[str, str] = field(default_factory=dict)  # all metadata as text, unparsed
 
@@ -62,8 +62,8 @@ class ModelMetadata:
 def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> ModelMetadata:
     """Parse a model's metadata_props.
 
-    `width` is the last axis of the output that the slices cut (`sliced_width`), None if no output
-    is the one. Raises ModelError if the slices are unreadable, or do not fit the width.
+    `width` is the size of the last axis of the sliced output (see `sliced_width`), or None if there
+    is no such output. Raises ModelError if the slices are unreadable or do not fit the width.
     """
     slices: dict[str, tuple[int, int]] = {}
     text = props.get(SLICES_KEY)
@@ -78,13 +78,16 @@ def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> M
 
 
 def sliced_width(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the width of the only output, or of the one called "outputs"; else None."""
+    """Return the last size of the only output, or of output "outputs"; None without either."""
     only = next(iter(shapes.values())) if len(shapes) == 1 else shapes.get(SLICED_OUTPUT, ())
     return only[-1] if only else None
 
 
 def load_slices(text: str, where: str) -> dict[str, slice]:
-    """Decode base64 of a pickled dict name -> slice, running nothing, or raise ModelError."""
+    """Return the dict name -> slice in the base64 text of a pickle, without running code.
+
+    Raises ModelError if it is damaged or contains anything else.
+    """
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -106,7 +109,7 @@ def load_slices(text: str, where: str) -> dict[str, slice]:
 def resolve_slices(
     slices: Mapping[str, slice], width: int, where: str
 ) -> dict[str, tuple[int, int]]:
-    """Return name -> (start, stop) within the width, or raise ModelError."""
+    """Return name -> (start, stop) for an output of `width`, or raise ModelError."""
     resolved = {}
     for name, item in slices.items():
         bounds = [_bound(item.start, 0, width), _bound(item.stop, width, width)]
@@ -138,8 +141,8 @@ class _SliceUnpickler(pickle.Unpickler):
     """Unpickles plain data and slices."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the function that makes a slice of integers; refuse every other global."""
-        # Protocols before 3 write the module's Python 2 name.
+        """Return the slice constructor; raise ModelError for every other global."""
+        # Pickle protocols before 3 use the module's Python 2 name.
         if module in ("builtins", "__builtin__") and name == "slice":
             return _checked_slice
         raise ModelError(
@@ -149,7 +152,7 @@ class _SliceUnpickler(pickle.Unpickler):
 
 
 def _checked_slice(*bounds: object) -> slice:
-    """Return a slice; its bounds are integers or None, so that slices cannot hold one another."""
+    """Return a slice of integers or None; other bounds, such as nested slices, are refused."""
     if not all(bound is None or type(bound) is int for bound in bounds):
         found = ", ".join(_short(bound) for bound in bounds)
         raise ModelError(f"{SLICES_KEY}: expected slices of integers, found slice({found})")
@@ -157,7 +160,7 @@ def _checked_slice(*bounds: object) -> slice:
 
 
 def _scan(data: bytes, where: str) -> None:
-    """Refuse opcodes that a dict of slices does not need, before anything is executed."""
+    """Raise ModelError for opcodes that a dict of slices does not need; nothing is executed."""
     if len(data) > MAX_PICKLE_BYTES:
         raise ModelError(
             f"{where}: {SLICES_KEY}: expected at most {MAX_PICKLE_BYTES} bytes, found {len(data)}"
@@ -170,10 +173,10 @@ def _scan(data: bytes, where: str) -> None:
     for name, argument, position in opcodes:
         if name not in _OPCODES:
             raise ModelError(f"{where}: {SLICES_KEY}: refused pickle opcode {name} at {position}")
-        # Nested tuples could grow exponentially when hashed; these hold the bounds of a slice.
+        # Hashing nested tuples can take exponential time, so each tuple must be a slice's bounds.
         if made_tuple and name not in _REMEMBER and name != "REDUCE":
             raise ModelError(
-                f"{where}: {SLICES_KEY}: refused a tuple that is no slice at {position}"
+                f"{where}: {SLICES_KEY}: refused a tuple that is not a slice at {position}"
             )
         made_tuple = name in _TUPLES or (made_tuple and name in _REMEMBER)
         if name in _MEMO_OPCODES and int(argument or 0) > _MAX_MEMO_INDEX:
@@ -183,7 +186,7 @@ def _scan(data: bytes, where: str) -> None:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, slice):  # its bounds are integers, see `_checked_slice`
+    if isinstance(value, slice):  # the bounds are integers, see `_checked_slice`
         value = f"slice({', '.join(_SHORT.repr(v) for v in (value.start, value.stop, value.step))})"
         return str(value)
     text = _SHORT.repr(value)

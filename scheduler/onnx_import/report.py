@@ -1,4 +1,8 @@
-"""The report on a model: operators, sizes, arithmetic work, problems and their reasons."""
+"""Reports the contents of an ONNX model: operators, sizes, arithmetic work and problems.
+
+`probe` walks over the whole model and collects every value and every problem, even if the model
+cannot be compiled. `report` turns its findings into a `ModelReport`.
+"""
 
 from __future__ import annotations
 
@@ -24,48 +28,48 @@ from scheduler.onnx_import.translate import Values
 from scheduler.onnx_import.work import flops
 from scheduler.tensor.tensor import Tensor
 
-# --- The walk over a model: every value and every problem, whether it compiles or not ---------
+# --- The walk over a model, which collects every value and every problem ----------------------
 #
-# The outputs of a node that cannot be translated become stand-ins of the shape that ONNX's own
-# inference gives them, so that what comes after is looked at as well.
+# If a node cannot be translated, its outputs become placeholders with the shape from ONNX's own
+# inference, so that the nodes after it are checked too.
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a model, as far as it is known."""
+    """Shape and type of a value in a model."""
 
-    shape: tuple[int, ...]  # sizes
-    dtype: str  # ONNX's name of the element type where it is carried (bfloat16), else numpy's
-    itemsize: int  # bytes of an element where it is stored
-    constant: bool  # whether it does not depend on the inputs
+    shape: tuple[int, ...]
+    dtype: str  # numpy's name of the element type, or ONNX's for a carried type (bfloat16)
+    itemsize: int  # bytes per stored element
+    constant: bool  # whether the value is independent of the inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a model cannot be compiled: one of the reasons."""
+    """One reason why a model cannot be compiled."""
 
-    node: str  # its name; "" for what is no node
-    op: str  # operator with its domain; "input", "output" or "metadata" for what is no node
+    node: str  # name of the node; "" for a problem of an input, an output or the metadata
+    op: str  # operator with its domain, or "input", "output" or "metadata"
     reason: str  # one clause
-    nearest: str = ""  # what to write instead, "" if unknown
+    nearest: str = ""  # the nearest supported form, "" if unknown
 
 
 @dataclass(slots=True)
 class Probe:
     """The findings of a walk over a model."""
 
-    values: dict[str, Value] = field(default_factory=dict)  # by name, if of known shape
-    problems: list[Problem] = field(default_factory=list)  # in the order of the file
-    notes: tuple[str, ...] = ()  # what was assumed about symbolic dimensions
-    unchecked: int = 0  # nodes that could not be looked at, because what they read is unknown
-    metadata: ModelMetadata | None = None  # None if it is unusable
+    values: dict[str, Value] = field(default_factory=dict)  # values of known shape, by name
+    problems: list[Problem] = field(default_factory=list)  # in file order
+    notes: tuple[str, ...] = ()  # assumptions about symbolic dimensions
+    unchecked: int = 0  # number of nodes that were not checked, because an input is unknown
+    metadata: ModelMetadata | None = None  # parsed metadata, None if it is unusable
 
 
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
-    """Look at every node, with sizes of symbolic dimensions as for `import_model`.
+    """Check every node of a model; `bind` has sizes of symbolic dimensions as for `import_model`.
 
-    Raises ModelError if a name in `bind` is none of a dimension. Raises InternalError if a
-    translator has a defect.
+    Raises ModelError if a name in `bind` is not a dimension, and InternalError for a translator's
+    defect.
     """
     found = Probe()
     binding = Binding(model, dict(bind or {}))
@@ -76,7 +80,7 @@ def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
     for name, value in walked.values.items():
         if not isinstance(value, ValueList):
             found.values[name] = _value(value, types.get(name, 0))
-    # Where the widths of outputs are not known, whether slices fit cannot be said.
+    # Output slices can be checked only if the shapes of all outputs are known.
     if len(walked.outputs) == len(model.proto.graph.output):
         try:
             found.metadata = metadata_of(model, walked.outputs)
@@ -86,7 +90,7 @@ def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
 
 
 class _AllProblems:
-    """Notes each problem; what a node does not give gets stand-ins, so that the walk goes on."""
+    """Records each problem, and puts placeholders for missing values so that the walk continues."""
 
     def __init__(self, model: OnnxModel, found: Probe) -> None:
         self._model = model
@@ -110,8 +114,8 @@ class _AllProblems:
             self.note(kind, problem)
 
     def note(self, kind: str, problem: str) -> None:
-        """Note a problem of an input, an output, or the metadata."""
-        # The report has columns of their own for these.
+        """Record a problem of an input, an output, or the metadata."""
+        # The report prints the model and the kind in separate columns.
         reason = problem.removeprefix(f"{self._model.name}: ").removeprefix(f"{kind} ")
         self._found.problems.append(Problem("", kind, reason))
 
@@ -129,9 +133,9 @@ class _AllProblems:
             is_own = problem.startswith(f'{self._model.name}: node "')
             reason = problem.partition("): ")[2] if is_own else ""
             self._found.problems.append(Problem(node_label(node), op, reason or problem))
-        self._stand_in(node, values)
+        self._add_placeholders(node, values)
 
-    def _stand_in(self, node: onnx.NodeProto, values: Values) -> None:
+    def _add_placeholders(self, node: onnx.NodeProto, values: Values) -> None:
         if self._inferred is None:
             known = {value.name: values.get(value.name) for value in self._model.inputs}
             shapes = {n: v.shape for n, v in known.items() if isinstance(v, Tensor)}
@@ -142,13 +146,13 @@ class _AllProblems:
             self._unknown.add(name)
             if name in self._inferred:
                 shape, code = self._inferred[name]
-                # A type that there is no Tensor of stays unknown.
+                # If Tensors do not support the type, the value stays unknown.
                 with suppress(ModelError):
                     values[name] = Tensor.input(f"stand-in {name}", shape, graph_dtype(code))
 
 
 def _value(value: Tensor | Array, code: int) -> Value:
-    """Return what is known of a value; `code` is its ONNX element type if that is carried."""
+    """Describe a value; `code` is its ONNX element type if that is a carried type."""
     kind = carried(code)
     dtype = value.dtype
     name, itemsize = (kind.name, kind.storage.itemsize) if kind else (dtype.name, dtype.itemsize)
@@ -156,68 +160,68 @@ def _value(value: Tensor | Array, code: int) -> Value:
 
 
 def declared_type(value: onnx.ValueInfoProto) -> str:
-    """Return the declared element type of an input or output, "?" for what is no tensor."""
+    """Return the declared element type of an input or output, "?" if it is not a tensor."""
     kind = value.type
     return type_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else "?"
 
 
-LARGEST = 5  # activations that are listed
+LARGEST = 5  # number of activations in `ModelReport.largest_activations`
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node."""
+    """Facts about one node."""
 
-    name: str  # name, op: as messages name it
-    op: str
-    output: str  # name of its first output
-    shape: tuple[int, ...] | None  # of the first output; None if unknown
-    dtype: str  # of the first output; "" if unknown
-    bytes: int  # of all outputs
-    flops: int | None  # None if unknown; 0 for what is known while compiling
-    constant: bool  # whether it is computed while compiling
+    name: str  # the node's label, as in messages
+    op: str  # operator with its domain
+    output: str  # name of the first output
+    shape: tuple[int, ...] | None  # shape of the first output; None if unknown
+    dtype: str  # element type of the first output; "" if unknown
+    bytes: int  # total size of all outputs
+    flops: int | None  # arithmetic operations; None if unknown, 0 if `constant`
+    constant: bool  # whether the node is computed at compile time
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An input or output."""
+    """An input or output, as declared and as bound."""
 
-    name: str  # of the value
+    name: str
     dtype: str  # ONNX's name of the element type
-    shape: tuple[int | str, ...]  # sizes, and names ("" if none) of symbolic dimensions
-    bound: tuple[int, ...] | None  # the sizes it is compiled with; None if unknown
+    shape: tuple[int | str, ...]  # sizes, and names ("" if unnamed) of symbolic dimensions
+    bound: tuple[int, ...] | None  # sizes used for compilation; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
     """The contents of a model."""
 
-    nodes: tuple[NodeFacts, ...]  # in the file's order; bodies and functions are their calls
-    operators: Counter[str]  # nodes by operator, those of bodies and functions included
-    inputs: tuple[Declared, ...]  # inputs, outputs: as declared and as bound
+    nodes: tuple[NodeFacts, ...]  # top-level nodes in file order; a function call is one node
+    operators: Counter[str]  # number of nodes by operator, including nodes in bodies and functions
+    inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
-    parameters: int  # elements of all initializers
-    weight_bytes: int  # of all initializers
+    parameters: int  # number of elements of all initializers
+    weight_bytes: int  # bytes of all initializers
     element_types: dict[str, int]  # bytes of initializers by element type
-    opsets: dict[str, int]  # version by domain ("ai.onnx" is the default one)
-    problems: tuple[Problem, ...]  # why it cannot be compiled, as far as importing tells
-    unchecked: int  # nodes that could not be looked at because of the problems
-    notes: tuple[str, ...]  # changes in reading, and assumptions about symbolic dimensions
-    output_slices: dict[str, tuple[int, int]]  # name -> (start, stop); {} if there are none
+    opsets: dict[str, int]  # opset version by domain ("ai.onnx" is the default domain)
+    problems: tuple[Problem, ...]  # reasons why the import fails
+    unchecked: int  # number of nodes that were not checked because of the problems
+    notes: tuple[str, ...]  # changes made while loading, and assumptions about symbolic dimensions
+    output_slices: dict[str, tuple[int, int]]  # name -> (start, stop); empty without metadata
 
     @property
     def flops(self) -> int:
-        """Operations of all nodes where they are known."""
+        """Total number of known arithmetic operations."""
         return sum(node.flops or 0 for node in self.nodes)
 
     @property
     def uncounted(self) -> int:
-        """The number of nodes whose work is unknown."""
+        """Number of nodes whose operations are unknown."""
         return sum(node.flops is None for node in self.nodes)
 
     @property
     def flops_by_operator(self) -> dict[str, int]:
-        """Operations by operator, most first."""
+        """Arithmetic operations by operator, largest first."""
         totals: Counter[str] = Counter()
         for node in self.nodes:
             totals[node.op] += node.flops or 0
@@ -225,13 +229,13 @@ class ModelReport:
 
     @property
     def largest_activations(self) -> list[NodeFacts]:
-        """The nodes with the largest outputs that depend on the inputs, largest first."""
+        """The nodes with the largest outputs, largest first, without constant nodes."""
         live = [node for node in self.nodes if not node.constant and node.bytes]
         return sorted(live, key=lambda node: -node.bytes)[:LARGEST]
 
 
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
-    """Return what is in a model; `bind` is as for `import_model`, and raises ModelError."""
+    """Return the contents of a model; `bind` and the exceptions are as for `probe`."""
     found = probe(model, bind)
     graph = model.proto.graph
     types: Counter[str] = Counter()

@@ -1,6 +1,8 @@
-"""The functions that define operators, and the search for all nodes that have no translation.
+"""Finds the nodes of a model that cannot be translated, and expands ONNX functions.
 
-Advice names the nearest supported form.
+An operator is supported if it has a translator, if a function of the model or of ONNX defines it
+through other operators, or if it is evaluated at import because its inputs are known. Error
+messages suggest the nearest supported form.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.limits import DEFAULT_DOMAINS, node_label, one_line, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 
-# --- Operators that a function defines, of the model or of ONNX itself ------------------------
+# --- Operators defined by a function of the model or of ONNX itself ---------------------------
 #
-#     Gelu(x)   ->   the nodes of its body, with attributes put in and the function's own opset
+#     Gelu(x)   ->   the nodes of its body, with attribute values filled in and their own opset
 #
-# A model's own functions come first: they may replace an operator.
+# A model's own functions have precedence: they can replace an operator.
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str]  # (domain, name, overload) of a function
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The nodes of a function, ready for translation."""
+    """The body of a function for one call."""
 
-    inputs: tuple[str, ...]  # inputs, outputs: names of the formal parameters
-    outputs: tuple[str, ...]
-    nodes: tuple[onnx.NodeProto, ...]  # with the attributes of the call put in
-    opset: int  # version of the default domain that they are written in
+    inputs: tuple[str, ...]  # names of the formal inputs
+    outputs: tuple[str, ...]  # names of the formal outputs
+    nodes: tuple[onnx.NodeProto, ...]  # the nodes, with the call's attribute values filled in
+    opset: int  # version of the default domain for the nodes
 
 
 def local_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
@@ -46,22 +48,23 @@ def local_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
 def find_local(
     functions: Mapping[Key, onnx.FunctionProto], node: onnx.NodeProto
 ) -> onnx.FunctionProto | None:
-    """Return the model's own function that a node calls, None if it calls none."""
+    """Return the model's own function that a node calls, or None."""
     return functions.get((node.domain, node.op_type, node.overload))
 
 
 def has_schema_body(op_type: str, opset: int) -> bool:
-    """Return whether ONNX defines an operator of the default domain through others."""
+    """Return whether ONNX defines an operator of the default domain by a function."""
     if not onnx.defs.has(op_type, opset, ""):
         return False
-    schema: Any = onnx.defs.get_schema(op_type, opset, "")  # its type stubs lack these members
+    schema: Any = onnx.defs.get_schema(op_type, opset, "")  # the type stubs lack these members
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) -> onnx.FunctionProto:
-    """Return ONNX's own definition of an operator of the default domain through others.
+    """Return ONNX's own function for a node of the default domain.
 
-    A left-out input has an empty type. Raises ModelError if these types have no definition.
+    `types` are the input types; a left-out input has an empty type. Raises ModelError if ONNX
+    defines no function for these types.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     function = onnx.FunctionProto()
@@ -77,20 +80,20 @@ def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) ->
             data = schema.get_function_with_opset_version(version)
         function.ParseFromString(data)
     except (ValueError, RuntimeError) as error:
-        raise ModelError(f"ONNX gives it no definition here: {one_line(error)}") from error
+        raise ModelError(f"ONNX does not define it for these types: {one_line(error)}") from error
     defaults = (a.default_value for a in schema.attributes.values())
     function.attribute_proto.extend(d for d in defaults if d.name)
     return function
 
 
 def _version(versions: Sequence[int], opset: int) -> int:
-    """Return which text of a definition serves an opset: the newest it knows, or the oldest."""
-    # Some operators were given a definition long after their last change of meaning.
+    """Return the version of a function for an opset: the newest up to it, or else the oldest."""
+    # ONNX added some functions long after the last change of the operator.
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
-    """Return a function's body for one call; it may say its opset, else it has the caller's."""
+    """Return a function's body for one call; the default of its opset is the caller's, `opset`."""
     given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
     versions = [o.version for o in function.opset_import if o.domain in DEFAULT_DOMAINS]
     return Body(
@@ -104,7 +107,7 @@ def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) 
 def _with_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> onnx.NodeProto:
-    """Return a node with references to attributes of the function replaced by their values."""
+    """Return a node with references to the function's attributes replaced by the given values."""
     if not _refers(node):
         return node
     made = onnx.NodeProto()
@@ -113,7 +116,7 @@ def _with_attributes(
     for attribute in node.attribute:
         if attribute.ref_attr_name:
             value = given.get(attribute.ref_attr_name)
-            if value is not None:  # else the operator's own default
+            if value is not None:  # otherwise the operator's default applies
                 made.attribute.add().CopyFrom(value)
                 made.attribute[-1].name = attribute.name
             continue
@@ -132,31 +135,30 @@ def _refers(node: onnx.NodeProto) -> bool:
 
 __all__ = ["check_supported", "node_label", "qualified_op", "unsupported_nodes"]
 
-# Always evaluated while importing: the result does not depend on the values of their inputs.
+# Always evaluated at import: the result does not depend on the values of inputs.
 SHAPE_ONLY = frozenset({"Constant", "Shape", "Size"})
-# Not a function of their inputs: never evaluated while importing.
+# Never evaluated at import: the result is not a function of the inputs.
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-NAMES_PER_OP = 8  # shown in a message; the rest is counted
+NAMES_PER_OP = 8  # the most nodes of an operator named in a message
 
-# What a user can write instead of an operator of ONNX.
+# ONNX operator -> advice on what to use instead.
 HINTS = {
     "NonMaxSuppression": "end the model before it; how many boxes remain depends on data",
     "SequenceMap": "Loop, or the operator written out for each element",
 }
 CUSTOM_HINT = "a function of the model, made of ONNX operators"
-# Ratio of two names that differ by a slip: Softmaxx and Softmax have 0.93, Foo and Floor 0.75.
+# Smallest similarity (difflib) of a misspelled name to the correct one. Softmaxx and Softmax have
+# 0.93, Foo and Floor 0.75.
 MISSPELLING = 0.85
 
 
 def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
-    """Return every node that can neither be translated nor evaluated while importing.
+    """Return every node that can be neither translated nor evaluated at import.
 
-    A node without a translator is fine if all its inputs are known (`known` names inputs of the
-    model that are), or the model or ONNX defines it through other operators. Nodes of graphs inside
-    nodes are looked at too.
+    Nodes in inner graphs are included. `known` are names of model inputs with fixed values.
     """
     search = _Search(model.opset, local_functions(model.proto))
     search.graph(model.proto.graph.node, {*model.constants, *known})
@@ -165,7 +167,7 @@ def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onn
 
 @dataclass
 class _Search:
-    """Walks a model; `bad` collects what cannot be translated."""
+    """Walks a model and collects the nodes that cannot be translated in `bad`."""
 
     opset: int
     functions: Mapping[Key, onnx.FunctionProto]
@@ -173,7 +175,7 @@ class _Search:
     _called: set[Key] = field(default_factory=set)
 
     def graph(self, nodes: Iterable[onnx.NodeProto], known: set[str]) -> None:
-        """Look at nodes in order; names that become known are added to `known`."""
+        """Check nodes in order; the names of values known at import are added to `known`."""
         for node in nodes:
             self._node(node, known)
 
@@ -201,20 +203,23 @@ class _Search:
 
     def _function(self, function: onnx.FunctionProto) -> None:
         key = function.domain, function.name, function.overload
-        if key not in self._called:  # also ends where functions call each other
+        if key not in self._called:  # each function is checked once
             self._called.add(key)
             self.graph(function.node, set())
 
 
 def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
-    """Refuse models by an UnsupportedOpError with all untranslatable nodes; `known` are inputs."""
+    """Raise UnsupportedOpError, listing all nodes of the models that cannot be translated.
+
+    `known` are names of model inputs with fixed values.
+    """
     found = [text for model in models if (text := _unsupported_text(model, known))]
     if found:
         raise UnsupportedOpError(f"{'; '.join(found)}; replace them and export again")
 
 
 def _unsupported_text(model: OnnxModel, known: Collection[str]) -> str:
-    """Return what of a model cannot be translated, "" if all of it can."""
+    """Return a text about a model's nodes that cannot be translated, "" if there are none."""
     bad = unsupported_nodes(model, known)
     if not bad:
         return ""
@@ -238,10 +243,10 @@ def _names(names: Iterable[str]) -> str:
 
 
 def nearest_form(op: str) -> str:
-    """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown.
+    """Return advice on what to use instead of an operator, "" if unknown.
 
-    An operator of another domain is known by its full name only. What ONNX does not have is a
-    misspelling.
+    `op` is a name in the form of `qualified_op`. An operator of another domain is matched by its op
+    type, and a name that ONNX does not know is treated as a misspelling.
     """
     _, colon, op_type = op.rpartition(":")
     if colon:

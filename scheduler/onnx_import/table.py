@@ -1,4 +1,8 @@
-"""The table of supported operators: ONNX op type -> translator, sorted by theme."""
+"""The table of supported operators: ONNX op type -> translator, grouped by theme.
+
+A translator is a function that turns one ONNX node (`NodeContext`) into Tensors. Operators outside
+the default domain are listed as "DOMAIN:OP_TYPE".
+"""
 
 from __future__ import annotations
 
@@ -127,7 +131,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "MatMul": matmul.matmul,
     "MaxPool": pool.max_pool,
     "MaxUnpool": pool.max_unpool,
-    # normalisation
+    # normalization
     "BatchNormalization": normalize.batch_normalization,
     "GroupNormalization": normalize.group_normalization,
     "InstanceNormalization": normalize.instance_normalization,
@@ -136,7 +140,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "LpNormalization": normalize.lp_normalization,
     "MeanVarianceNormalization": normalize.mean_variance_normalization,
     "RMSNormalization": normalize.rms_normalization,
-    # ONNX Runtime's optimizers put it into the default domain.
+    # A contributed operator, but ONNX Runtime's optimizers write it in the default domain.
     "SimplifiedLayerNormalization": contrib.simplified_layer_normalization,
     # attention
     "Attention": attention.attention,
@@ -162,7 +166,7 @@ _BY_NAME: Mapping[str, Translator] = {
     # losses
     "NegativeLogLikelihoodLoss": normalize.negative_log_likelihood,
     "SoftmaxCrossEntropyLoss": normalize.softmax_cross_entropy,
-    # patterns of positions, sums along an axis
+    # positional patterns, cumulative sums and products
     "CumProd": reduce.cumulative,
     "CumSum": reduce.cumulative,
     "EyeLike": constant.eye_like,
@@ -196,7 +200,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "Unique": index.unique,
     "Unsqueeze": movement.unsqueeze,
     "Upsample": resize.upsample,
-    # positions computed at run time, regions, frequencies
+    # sampling at run-time positions, regions, Fourier transforms
     "AffineGrid": sampling.affine_grid,
     "BlackmanWindow": fourier.blackman_window,
     "DFT": fourier.dft,
@@ -207,7 +211,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "NonMaxSuppression": sampling.non_max_suppression,
     "RoiAlign": sampling.roi_align,
     "STFT": fourier.stft,
-    # graphs inside nodes, sequences
+    # control flow, sequences
     "ConcatFromSequence": control.concat_from_sequence,
     "If": control.if_,
     "Loop": control.loop,
@@ -222,7 +226,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "SequenceInsert": control.insert,
     "SequenceLength": control.length,
     "SplitToSequence": control.split_to_sequence,
-    # quantised numbers
+    # quantization
     "ConvInteger": quantize.conv_integer,
     "DequantizeLinear": quantize.dequantize_linear,
     "DynamicQuantizeLinear": quantize.dynamic_quantize_linear,
@@ -230,18 +234,19 @@ _BY_NAME: Mapping[str, Translator] = {
     "QLinearConv": quantize.qlinear_conv,
     "QLinearMatMul": quantize.qlinear_matmul,
     "QuantizeLinear": quantize.quantize_linear,
-    # known while importing
+    # constants known at import
     "Constant": constant.constant,
     "ConstantOfShape": constant.constant_of_shape,
     "Range": constant.arange,
     "Shape": constant.shape_of,
     "Size": constant.size_of,
-    # of other domains
+    # other domains
     **CONTRIB,
 }
 
-# Operators made of several operations that round. Those that are not here make one, or widen what
-# they read. Some of them have no translator: they are the functions that ONNX defines.
+# Operators whose fp16 form computes in float32 and rounds once, at the end. All others round only
+# once anyway, or convert to float32 themselves. Some of these have no translator because ONNX
+# defines them by a function.
 ROUND_ONCE = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan"}
     | {"Mean", "Mod", "Shrink", "Sum"}

@@ -1,9 +1,9 @@
-"""The translation of ONNX nodes to Tensors, graphs inside nodes and functions included.
+"""Translates ONNX nodes to Tensors, including functions and the bodies of If, Loop and Scan.
 
-Values known while importing stay arrays and are computed here, by the interpreter; only what
-depends on the inputs becomes a graph. What takes too long or too much memory is refused before it
-begins. The few operators of ONNX without a translator are left to onnx's reference evaluator.
-Bodies of If, Loop and Scan see the names around them, bodies of functions do not.
+A value that depends on the inputs becomes a Tensor, a lazy graph. A value known at import stays an
+array: the interpreter computes it here, unless that takes too much time or memory. ONNX's reference
+evaluator computes the few operators without a translator. Bodies of If, Loop and Scan can read the
+names of the enclosing graphs; bodies of functions cannot.
 """
 
 from __future__ import annotations
@@ -64,34 +64,33 @@ from scheduler.tensor.tensor import Tensor, evaluate
 
 Values = MutableMapping[str, AnyValue]
 
-# Inputs of the wrong rank or attributes of the wrong type raise these in a translator; any other
-# exception is the translator's defect.
+# Exceptions that a translator raises for inputs of the wrong rank or attributes of the wrong type.
+# Any other exception is a defect of the translator.
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
-# Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
-MAX_DEPTH = 32
-MAX_NODES = 500_000  # with each iteration written out
-# Text of a message about one node: what it says, and where the node is.
-MAX_REASON = 260
-MAX_LABEL = 90  # characters, as MAX_REASON
+# Limits against exponential growth of nested loops and functions.
+MAX_DEPTH = 32  # nesting of bodies and functions
+MAX_NODES = 500_000  # translated nodes, counting every iteration
+MAX_REASON = 260  # characters of the reason in a message about a node
+MAX_LABEL = 90  # characters of the node's label in a message
 
 
 @dataclass(slots=True)
 class Translation:
-    """The state that the whole import of one model shares."""
+    """The state shared by the whole import of one model."""
 
-    model: str  # its name, for messages
-    functions: Mapping[Key, onnx.FunctionProto]  # the model's own
-    types: Mapping[str, int]  # ONNX element types by value name, where some are carried
-    origins: Origins  # names of the nodes made so far
+    model: str  # name of the model, for messages
+    functions: Mapping[Key, onnx.FunctionProto]  # the model's own functions
+    types: Mapping[str, int]  # ONNX element types by value name, for carried types only
+    origins: Origins  # the ONNX nodes from which graph nodes were made
     weights: WeightCache = field(default_factory=WeightCache)  # constants as Tensors
-    nodes: int = 0  # translated so far
-    folded: int = 0  # elements computed so far for values that are known
-    # Arrays of the graphs inside nodes, by the graph's identity. The graphs are kept, so that no
-    # other one gets their identities.
+    nodes: int = 0  # number of nodes translated so far
+    folded: int = 0  # number of elements computed at import so far
+    # Initializers of inner graphs, by the graph's id. The graphs are kept because the ids of freed
+    # objects are reused.
     initializers: dict[int, tuple[onnx.GraphProto, dict[str, Array]]] = field(default_factory=dict)
 
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
-        """Return the initializers of a graph inside a node."""
+        """Return the initializers of an inner graph, by name."""
         if id(graph) not in self.initializers:
             known = graph_constants(graph, self.model)
             self.initializers[id(graph)] = graph, {n: graph_array(a) for n, a in known.items()}
@@ -99,29 +98,29 @@ class Translation:
 
 
 def translation_of(model: OnnxModel, types: Mapping[str, int], origins: Origins) -> Translation:
-    """Return what an import of a model starts with."""
+    """Return the initial state for the import of a model."""
     return Translation(model.name, local_functions(model.proto), types, origins)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where nodes are translated: which names they see, and what opset they are written in."""
+    """A graph or function body under translation: its visible values and its opset."""
 
-    shared: Translation
-    values: Values
-    opset: int
-    depth: int = 0
-    path: str = ""
+    shared: Translation  # state of the whole import
+    values: Values  # visible values by name; results are added
+    opset: int  # version of the default operator domain
+    depth: int = 0  # nesting depth
+    path: str = ""  # prefix of node labels in messages, such as "loop/iteration 3/"
 
     def translate(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Translate nodes to values of this scope; a ModelError names one that cannot be."""
+        """Translate nodes and add their results to the values, or raise ModelError."""
         for node in nodes:
             results = self._node(node)
-            # Trailing optional outputs may be left out on either side.
+            # Either side can leave out trailing optional outputs.
             self.values.update(zip(node.output, results, strict=False))
 
     def output(self, name: str) -> AnyValue:
-        """Return a graph's or a function's output; raise ModelError if no node computes it."""
+        """Return an output by name; raise ModelError if no node computes it."""
         if name not in self.values:
             raise ModelError(
                 f'{self.shared.model}: output "{printable(name)}" is computed by no node'
@@ -133,13 +132,13 @@ class Scope:
         where = f'{self.shared.model}: node "{label}" ({qualified_op(node)}, opset {self.opset})'
         missing = [printable(name) for name in node.input if name and name not in self.values]
         if missing:
-            raise ModelError(f"{where}: input {missing} is computed by no node before it")
+            raise ModelError(f"{where}: input {missing} is not computed by an earlier node")
         self.shared.nodes += 1
         if self.shared.nodes > MAX_NODES:
-            raise ModelError(f"{where}: loops and functions come to more than {MAX_NODES} nodes")
+            raise ModelError(f"{where}: loops and functions expand to more than {MAX_NODES} nodes")
         resolved = tuple(self.values[name] if name else None for name in node.input)
         try:
-            # Arithmetic on what is known may divide by 0, as on the device: no warning then.
+            # Constants can divide by 0, which is valid on the device too.
             with np.errstate(all="ignore"):
                 return self._named(_checked(self._results(node, resolved, label)), label)
         except DynamicInputError as error:
@@ -160,7 +159,7 @@ class Scope:
             ) from error
 
     def _named(self, results: Sequence[AnyValue], label: str) -> Sequence[AnyValue]:
-        """Return results; the nodes made for them are called after their ONNX node from now on."""
+        """Record the ONNX node `label` as the origin of new nodes; return the results unchanged."""
         self.shared.origins.name(_nodes(results), (label,))
         return results
 
@@ -195,7 +194,7 @@ class Scope:
         return self._fold(results) if known and not has_body else results
 
     def _fold(self, results: Sequence[AnyValue]) -> list[AnyValue]:
-        """Evaluate results that depend on no input."""
+        """Evaluate results that do not depend on inputs."""
         lazy = [value for value in results if isinstance(value, Tensor)]
         found, self.shared.folded = evaluate_known(lazy, self.shared.folded)
         arrays = iter(found)
@@ -204,7 +203,7 @@ class Scope:
     def _defined_by_onnx(
         self, node: onnx.NodeProto, arguments: tuple[AnyValue | None, ...], label: str
     ) -> list[AnyValue]:
-        """Translate an operator as ONNX's function of it; halves are rounded at its end."""
+        """Translate a node by the function that ONNX defines for it; fp16 is rounded at the end."""
         widens = node.op_type in ROUND_ONCE and is_half(arguments[0])
         given = [wide(value) for value in arguments] if widens else arguments
         function = schema_body(node, self.opset, self._types(node, given))
@@ -212,18 +211,18 @@ class Scope:
         return [narrow(value) for value in results] if widens else results
 
     def _call(self, body: Body, arguments: Sequence[AnyValue | None], label: str) -> list[AnyValue]:
-        """Translate the body of a function, which sees its arguments only."""
+        """Translate the body of a function, in which only its arguments are visible."""
         given = zip(body.inputs, arguments, strict=False)
         values: Values = {name: value for name, value in given if value is not None}
-        inner = self._deeper(values, f"{label}/", body.opset)
+        inner = self._inner_scope(values, f"{label}/", body.opset)
         left_out = set(body.inputs) - set(values)
-        inner.translate([_without(node, left_out) for node in body.nodes])
+        inner.translate([_without_inputs(node, left_out) for node in body.nodes])
         return [inner.output(name) if name else ValueList(()) for name in body.outputs]
 
     def _run_graph(
         self, graph: onnx.GraphProto, arguments: Sequence[AnyValue], path: str
     ) -> list[AnyValue]:
-        """Translate a graph inside a node, which sees the names around it."""
+        """Translate an inner graph, in which the names of the enclosing graphs are visible."""
         if len(arguments) != len(graph.input):
             takes = count_text(len(graph.input), "input")
             raise ModelError(f"its graph takes {takes}; expected {len(arguments)}")
@@ -231,11 +230,11 @@ class Scope:
         values.update(zip((i.name for i in graph.input), arguments, strict=True))
         outer = self.values
         maps = outer.maps if isinstance(outer, ChainMap) else [outer]
-        inner = self._deeper(ChainMap(values, *maps), path, self.opset)
+        inner = self._inner_scope(ChainMap(values, *maps), path, self.opset)
         inner.translate(graph.node)
         return [inner.output(o.name) for o in graph.output]
 
-    def _deeper(self, values: Values, path: str, opset: int) -> Scope:
+    def _inner_scope(self, values: Values, path: str, opset: int) -> Scope:
         if self.depth >= MAX_DEPTH:
             raise ModelError(f"functions and graphs are nested deeper than {MAX_DEPTH}")
         return Scope(self.shared, values, opset, self.depth + 1, path)
@@ -252,7 +251,7 @@ class Scope:
 
 
 def _prefixed(where: str, error: SchedulerError) -> str:
-    """Return a message that names the innermost node only."""
+    """Return a message with the innermost node only; `where` is the current node."""
     text = str(error)
     if text.startswith(where.split(": node ", 1)[0] + ": node "):
         return text
@@ -268,7 +267,7 @@ def _nodes(values: Iterable[AnyValue]) -> Iterator[Node]:
 
 
 def _checked(results: Sequence[AnyValue]) -> Sequence[AnyValue]:
-    """Return results, none of which has more axes or bytes than a device has room for."""
+    """Return the results; raise ModelError if one has too many axes or bytes."""
     for value in results:
         if isinstance(value, Tensor):
             check_shape(value.shape, value.dtype.itemsize, "its result")
@@ -280,7 +279,7 @@ def _element_type(value: Tensor | Array) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
-def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
+def _without_inputs(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
     """Return a node of a function without the inputs that the call leaves out."""
     if names.isdisjoint(node.input):
         return node
@@ -292,61 +291,61 @@ def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
     return made
 
 
-# --- The evaluation of nodes whose inputs are all known ---------------------------------------
+# --- Evaluation of nodes whose inputs are all known -------------------------------------------
 
-# Elements computed or moved for one node, and for a whole model: about a quarter of a minute, and
-# two minutes, of numpy (1 to 2 ns for each, 2026-11). Weights of billions of parameters stay below.
+# Limits on the elements computed or moved at import. numpy takes 1 to 2 ns per element (2026-11):
+# at most about 15 s for a node, and 2 minutes for a model. Billions of parameters are within them.
 MAX_NODE_WORK = 2**33
-MAX_MODEL_WORK = 2**36  # eight such nodes
-# Intermediate values may be larger than the result by this factor.
-_ON_THE_WAY = 2
-# numpy's products of matrices take less than its other operations.
-_PRODUCTS_AT_ONCE = 4
+MAX_MODEL_WORK = 2**36
+# The largest size of an intermediate value, as a multiple of MAX_KNOWN_BYTES.
+_INTERMEDIATE_FACTOR = 2
+# Products that a matrix product computes in the time of one other operation.
+_PRODUCTS_PER_OPERATION = 4
 _VIEWS = MOVEMENT - {Op.PAD, Op.CAT}
 _FREE = frozenset({Op.BUFFER, Op.CONST, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], int]:
-    """Compute values that depend on no input by the interpreter; it defines their meaning.
+    """Compute Tensors that do not depend on inputs, with the interpreter.
 
-    `spent` elements were computed before for the same model; the new number is returned with the
-    values. Raises ModelError if a value is too large, or they take too long.
+    `spent` is the number of elements computed so far for the model. Returns the arrays and the new
+    number. Raises ModelError if a value is too large, or the computation would take too long.
     """
     for tensor in tensors:
         check_shape(tensor.shape, tensor.dtype.itemsize, "its value, known now", MAX_KNOWN_BYTES)
     nodes = [t.node for t in tensors]
-    kept = keep_form(nodes, SERIAL)  # what the interpreter computes
+    kept = keep_form(nodes, SERIAL)  # the graph that the interpreter computes
     order = toposort([kept[node] for node in nodes])
     products = {n.src[0] for n in order if _is_product(n)}
     work = sum(_work(node, products) for node in order)
     if work > MAX_NODE_WORK or spent + work > MAX_MODEL_WORK:
         raise ModelError(
-            f"its inputs are known, and computing it now takes {work:.3g} operations on elements, "
-            f"after {spent:.3g} for nodes before it; at most {MAX_NODE_WORK:.3g} for a node and "
+            f"its inputs are constant, and computing it takes {work:.3g} element operations, after "
+            f"{spent:.3g} for earlier nodes; at most {MAX_NODE_WORK:.3g} for a node and "
             f"{MAX_MODEL_WORK:.3g} for a model are supported: make it an input, or save its value"
         )
     return evaluate(tensors), spent + work
 
 
 def _work(node: Node, products: AbstractSet[Node]) -> int:
-    """Return how many elements a node computes or moves; products that are summed are free."""
+    """Return the number of elements that a node computes or moves; `products` cost nothing."""
     if node.op in _FREE or node in products or (node.op in _VIEWS and not _is_copy(node)):
         return 0
     if node.op is Op.REDUCE:
         source = node.src[0]
-        return prod(source.shape) // (_PRODUCTS_AT_ONCE if source in products else 1)
+        return prod(source.shape) // (_PRODUCTS_PER_OPERATION if source in products else 1)
     size = prod(node.shape)
-    if size * node.dtype.itemsize > _ON_THE_WAY * MAX_KNOWN_BYTES:
+    if size * node.dtype.itemsize > _INTERMEDIATE_FACTOR * MAX_KNOWN_BYTES:
         raise ModelError(
-            f"its inputs are known, and computing it now takes an array of shape "
-            f"{list(node.shape)} on the way, more than {_ON_THE_WAY * MAX_KNOWN_BYTES} bytes: "
+            f"its inputs are constant, and computing it takes an intermediate array of shape "
+            f"{list(node.shape)}, more than {_INTERMEDIATE_FACTOR * MAX_KNOWN_BYTES} bytes: "
             "make it an input, or save its value"
         )
     return size
 
 
 def _is_copy(node: Node) -> bool:
-    """Whether a reshape of a view may have to move elements: more than axes of size 1 change."""
+    """Return whether a reshape of a view can move elements: not only axes of size 1 change."""
     if node.op is not Op.RESHAPE or node.src[0].op not in _VIEWS:
         return False
     before, after = ([n for n in x.shape if n > 1] for x in (node.src[0], node))
@@ -354,7 +353,7 @@ def _is_copy(node: Node) -> bool:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether a sum of products that the interpreter computes without the products."""
+    """Return whether a node is a sum of products, which the interpreter computes in one step."""
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
         return False
     return node.src[0].op is Op.MUL and node.dtype is not dt.bool_
@@ -364,7 +363,7 @@ def _evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
     """Compute a node of known inputs with numpy, or raise ModelError."""
-    # Loads slowly and is rarely needed.
+    # Imported here because it loads slowly and is rarely needed.
     from onnx.reference import ReferenceEvaluator
 
     feeds: dict[str, Array] = {}

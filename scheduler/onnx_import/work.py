@@ -1,8 +1,8 @@
-"""The arithmetic work of a node, from the shapes it reads and writes.
+"""Counts the arithmetic operations of an ONNX node from the shapes of its inputs and outputs.
 
-A multiplication and the addition of its product count as two, elementwise functions one for each
-element of the result, movement nothing. Fusing, folding and fast algorithms do not change these
-counts.
+A multiply-add counts as two operations, an elementwise function as one per element of the result,
+and data movement as none. The counts describe the model: fusion, constant folding and fast
+algorithms do not change them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TensorScatter OneHot NonZero Compress Unique Trilu ReverseSequence
 Optional OptionalGetElement OptionalHasElement ConcatFromSequence SplitToSequence
 SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
 """
-MOVES = frozenset(_MOVES.split())
-# The number of iterations, or the branch, is not known from shapes.
+MOVES = frozenset(_MOVES.split())  # operators without arithmetic
+# Unknown work: shapes do not determine the number of iterations, or the branch.
 BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-# One operation for each element that is read.
+# Operators with one operation per input element.
 _REDUCTIONS = """
 ArgMax ArgMin CumSum CumProd Hardmax TopK GlobalAveragePool GlobalLpPool GlobalMaxPool
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
 ReduceSumSquare
 """
 REDUCTIONS = frozenset(_REDUCTIONS.split())
-# Operations for each element of the result: mean, variance, difference, quotient, scale, shift.
+# Operator -> operations per element of the result, such as mean, variance, scale and shift.
 PER_ELEMENT: Mapping[str, int] = {
     "BatchNormalization": 2,
     "GroupNormalization": 7,
@@ -50,9 +50,10 @@ PER_ELEMENT: Mapping[str, int] = {
 
 
 def flops(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int | None:
-    """Return the operations of a node, None where shapes (None if unknown) do not tell.
+    """Return the number of operations of a node, or None if the shapes do not determine it.
 
-    Operators of other domains are counted by name as if they were of the default one.
+    A shape is None if it is unknown. Operators of other domains count like the operator of the same
+    name in the default domain.
     """
     if node.op_type in MOVES:
         return 0
@@ -61,7 +62,7 @@ def flops(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int | None:
     try:
         return _count(node, inputs, outputs)
     except (LookupError, TypeError, ValueError, ArithmeticError):
-        return None  # shapes that do not fit the operator: the importer says what is wrong
+        return None  # the shapes do not fit the operator; the importer reports that
 
 
 def _count(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
@@ -128,13 +129,13 @@ def _einsum(node: onnx.NodeProto, inputs: Shapes, _: Shapes) -> int:
 
 
 def _recurrent(_: onnx.NodeProto, inputs: Shapes, __: Shapes) -> int:
-    # Each step multiplies the input and the last hidden state by the weights of all gates.
+    # Each step multiplies the input and the previous hidden state by the weights of all gates.
     steps, batch, _features = _known(inputs, 0)
     return steps * batch * (prod(_known(inputs, 1)) + prod(_known(inputs, 2)))
 
 
 def _attention(_: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
-    # Scores, then their product with the values: every query meets every key.
+    # The scores of every query and key, and their product with the values.
     keys = _known(inputs, 1)[-2]
     return keys * (prod(_known(inputs, 0)) + prod(_known(outputs, 0)))
 

@@ -1,1 +1,1 @@
-"""The graph passes before kernelizing: a file for each subject, with before -> after sketches."""
+"""Graph passes, which run before kernels are built; each file sketches them as before -> after."""

@@ -1,4 +1,6 @@
-"""The pass batches parallel branches that differ in weights only, over stacked weights.
+"""Batches parallel branches of small products that differ only in their weights.
+
+The weights are stacked on the host, and one branch with an additional leading axis replaces them:
 
 relu(x @ w0 + b0)                               w = stack(w0, w1), b = stack(b0, b1)
 relu(x @ w1 + b1)     ->     y = relu(expand(x) @ w + b)
@@ -19,26 +21,26 @@ from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# Branches of a batch.
+# The most branches in one batch.
 MAX_MEMBERS = 64
 
 _VIEWS = MOVES | {Op.CAST}
 
-# Of each member what is batched, from its product upwards.
+# The batched nodes of each member, from its product upwards.
 _Paths = list[list[Node]]
 
 
 def batch_branches(roots: Sequence[Node], costs: Costs) -> dict[Node, Node]:
-    """Return old node -> new node with small parallel branches computed as one."""
+    """Return old node -> new node with small parallel branches computed as one batch."""
     new = unchanged(toposort(roots))
-    # What was batched may make a batch of its own possible, and groups may have to wait for others.
+    # A batch can enable further batches, and some groups have to wait for others.
     while (replaced := _one_round([new[r] for r in roots], costs)) is not None:
         new = {old: replaced.get(made, made) for old, made in new.items()}
     return new
 
 
 def _one_round(roots: Sequence[Node], costs: Costs) -> dict[Node, Node] | None:
-    """Batch all groups that have nothing to do with one taken before; None if there are none."""
+    """Batch all groups that are independent of each other; return None if there are none."""
     order = toposort(roots)
     candidates = [n for n in order if _is_small(n, costs)]
     if len(candidates) < 2:
@@ -53,8 +55,8 @@ def _one_round(roots: Sequence[Node], costs: Costs) -> dict[Node, Node] | None:
     for members in groups.values():
         if len(members) > 1:
             paths = _grow(members[:MAX_MEMBERS], graph, costs)
-            # It would be built from nodes of this round that no longer exist, so it waits for the
-            # next.
+            # A group that depends on another is built from nodes that this round replaces, so it
+            # waits for the next round.
             if paths is not None and _is_apart(paths, taken, graph):
                 found.append(paths)
                 taken.update(node for path in paths for node in path)
@@ -62,7 +64,7 @@ def _one_round(roots: Sequence[Node], costs: Costs) -> dict[Node, Node] | None:
 
 
 def _is_apart(paths: _Paths, taken: Collection[Node], graph: Readers) -> bool:
-    """Whether no path or reader of one, which a batch reads too, is in another group."""
+    """Whether no node of a path, nor any of its readers, belongs to another group."""
     nodes = [node for path in paths for node in path]
     readers = (user for node in nodes for user in graph.users[node])
     return not any(node in taken for node in (*nodes, *readers))
@@ -72,7 +74,7 @@ def _is_apart(paths: _Paths, taken: Collection[Node], graph: Readers) -> bool:
 
 
 def _weight_key(node: Node) -> Hashable | None:
-    """Return what two weights under movement must have in common to be stacked."""
+    """Return a key that is equal for weights that can be stacked; None for other nodes."""
     chain, leaf = peel(node, _VIEWS)
     moves = tuple((n.op, n.arg, n.dtype) for n in chain)
     return (moves, leaf.shape, leaf.dtype) if is_weight(leaf) else None
@@ -84,7 +86,7 @@ def _operand_key(node: Node) -> Hashable:
 
 
 def _is_small(node: Node, costs: Costs) -> bool:
-    """Whether a node reduces products, so few that its launch is what it costs."""
+    """Whether a node is a sum of products so small that its launch dominates the cost."""
     if node.op is not Op.REDUCE or node.src[0].op is not Op.MUL:
         return False
     few = prod(node.src[0].shape) <= costs.batch_products
@@ -92,20 +94,20 @@ def _is_small(node: Node, costs: Costs) -> bool:
 
 
 def _start_key(node: Node, graph: Readers) -> Hashable | None:
-    """Return what sums of products of the same data have in common; None for other sums."""
+    """Return a key that is equal for sums of products of the same data; None for other sums."""
     product = node.src[0]
     weights = [_weight_key(s) is not None for s in product.src]
-    # With other readers the product would be stored: it is not part of the branch alone.
+    # A product with other readers would be stored, so it is not part of one branch.
     if graph.only_user(product) is None or weights[0] is weights[1]:
         return None
     return (node.arg, tuple(_operand_key(s) for s in product.src))
 
 
 def _step_key(node: Node, graph: Readers, costs: Costs) -> Hashable | None:
-    """Return how a branch goes on above `node`, None if it ends there."""
+    """Return a key of the next step above `node` in its branch, or None if the branch ends."""
     user = graph.only_user(node)
     if user is None or user.src.count(node) > 1:
-        # The batch would stand at two operands of x * x; that is not followed.
+        # In x * x both operands would be the batched node; this is not supported.
         return None
     if user.op is Op.REDUCE:
         return (user.op, user.arg) if _is_small(user, costs) else None
@@ -113,35 +115,35 @@ def _step_key(node: Node, graph: Readers, costs: Costs) -> Hashable | None:
         return (user.op, user.arg)
     if user.op not in ELEMENTWISE:
         return None
-    # Other operands must be the same node, or weights that can be stacked: their place matters too.
+    # Other operands must be the same node, or weights that can be stacked, in the same position.
     operands = tuple(None if s is node else _operand_key(s) for s in user.src)
     return (user.op, user.dtype, operands)
 
 
 def _grow(members: list[Node], graph: Readers, costs: Costs) -> _Paths | None:
-    """Return the batched path of each member: upwards along the most frequent arithmetic."""
+    """Return the batched path of each member, following the most frequent arithmetic upwards."""
     paths = [[m.src[0], m] for m in members]
     while True:
-        ways: dict[Hashable, list[list[Node]]] = {}
+        continuations: dict[Hashable, list[list[Node]]] = {}
         for path in paths:
-            ways.setdefault(_step_key(path[-1], graph, costs), []).append(path)
-        if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
-            paths = max(ways.values(), key=len)
+            continuations.setdefault(_step_key(path[-1], graph, costs), []).append(path)
+        if len(continuations) > 1 and any(_is_arithmetic(key) for key in continuations):
+            paths = max(continuations.values(), key=len)
             if len(paths) == 1:
                 return None
             continue
-        # Here all ways are movement or an end, so members part for good or are done.
-        if len(ways) > 1 or None in ways:
+        # Only movement or an end is left, so the members diverge or are complete.
+        if len(continuations) > 1 or None in continuations:
             break
         for path in paths:
             path.append(graph.users[path[-1]][0])
-    # Trailing movement stays outside of the batch: it would force a stored order on all members.
+    # Trailing movement stays outside the batch: it would force a stored order on all members.
     end = max(i for i, n in enumerate(paths[0]) if _may_end(n, graph, costs))
     return [path[: end + 1] for path in paths]
 
 
 def _may_end(node: Node, graph: Readers, costs: Costs) -> bool:
-    """Whether a result may be stored: small, computed, and not the product below a sum."""
+    """Whether a result can be stored: small, computed, and not the product below a sum."""
     user = graph.only_user(node)
     summed = node.op is Op.MUL and user is not None and user.op is Op.REDUCE
     return node.op not in MOVES and not summed and prod(node.shape) <= costs.batch_outputs
@@ -155,7 +157,7 @@ def _is_arithmetic(key: Hashable) -> bool:
 
 
 def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node]:
-    """Return the graph with the ends of each group's paths taken from one batched path."""
+    """Return old node -> new node, with the ends of each group's paths read from its batch."""
     ends = {path[-1]: (g, i) for g, paths in enumerate(groups) for i, path in enumerate(paths)}
     new: dict[Node, Node] = {}
     batched: dict[int, list[Node]] = {}
@@ -168,7 +170,7 @@ def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node
         else:
             new[node] = with_sources(node, new)
     for group, values in batched.items():
-        for path in groups[group]:  # nobody else reads the steps before its end
+        for path in groups[group]:  # steps before the end have no other readers
             new.update(zip(path[:-1], values[:-1], strict=True))
     return new
 
@@ -180,14 +182,14 @@ def _member(node: Node, batched: Node, index: int) -> Node:
 
 
 def _batched(paths: _Paths, new: dict[Node, Node]) -> list[Node]:
-    """Return the steps of all paths at once."""
+    """Return the batched form of each step of the paths."""
     values: list[Node] = []
-    below: Node | None = None  # the first member's step before
+    below: Node | None = None  # the first member's previous step
     for steps in zip(*paths, strict=True):
         first = steps[0]
         src: list[Node] = []
         for operands in zip(*(s.src for s in steps), strict=True):
-            # The step before is batched already; its members are different nodes of the same place.
+            # The previous step is already batched; each member has its own node in this position.
             if values and operands[0] is below:
                 src.append(values[-1])
             elif _weight_key(operands[0]) is not None and len(set(operands)) > 1:
@@ -200,7 +202,7 @@ def _batched(paths: _Paths, new: dict[Node, Node]) -> list[Node]:
 
 
 def _lifted(node: Node, count: int) -> object:
-    """Return the argument of a node for one more axis in front."""
+    """Return the argument of a node after adding a leading axis of size `count`."""
     op, arg = node.op, node.arg
     if op is Op.REDUCE:
         return (arg[0], tuple(a + 1 for a in arg[1]))
@@ -220,7 +222,7 @@ def _lifted(node: Node, count: int) -> object:
 
 
 def _stack(operands: Sequence[Node]) -> Node:
-    """Return weights stacked on the host, under the movement that they have in common."""
+    """Return weights stacked on the host, below the movement that they share."""
     leaves = [peel(operand, _VIEWS)[1] for operand in operands]
     data = np.stack([leaf.arg.data.reshape(leaf.shape) for leaf in leaves])
     result = new_weight(data, leaves[0].dtype)
@@ -230,6 +232,6 @@ def _stack(operands: Sequence[Node]) -> Node:
 
 
 def _shared(node: Node, count: int) -> Node:
-    """Return what all members read, repeated; below an expansion, so that movement merges."""
+    """Return a node that all members read, repeated along a new axis below its expansion."""
     below = node.src[0] if node.op is Op.EXPAND else node
     return expanded(reshaped(below, (1, *below.shape)), (count, *node.shape))

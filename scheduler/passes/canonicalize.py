@@ -1,4 +1,4 @@
-"""The pass applies small algebra: fewer nodes, one form for equal things.
+"""Simplifies the graph algebraically, so that equal values have one form and fewer nodes.
 
 x + 0, x * 1, x - 0, x / 1                  ->  x
 x / c  with c a power of two                ->  x * (1/c)
@@ -9,9 +9,10 @@ where(true, a, b), a and true, a or false   ->  a
 contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
-cat(x[s:], x[:s])                           ->  shrink(x behind itself): one source, read once
+cat(x[s:], x[:s])                           ->  shrink(x repeated twice): one source, read once
 
-All rules are exact in floating point except closed sums (`splat.SUM_RULES`) and FLOAT_RULES.
+Movement is any operation that only rearranges elements, such as reshape, permute, expand or shrink.
+All rules are bitwise exact, except closed sums (`splat.SUM_RULES`) and FLOAT_RULES.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes import splat
 from scheduler.passes.splat import value_of
 
-# --- Rules that cancel operands: for integers always, for floats only on request --------------
+# --- Rules that cancel operands: always for integers, for floats only on request --------------
 #
 # x * 0            ->  0        floats: NaN and infinity times 0 are NaN
 # x - x            ->  0        floats: NaN, infinity - infinity
@@ -90,7 +91,7 @@ CANCEL_RULES = (
     Rule("integer minus itself", (Op.SUB,), _exact_minus_itself),
 )
 
-# With `Flags.float_unsafe`.
+# Applied with `Flags.float_unsafe`.
 FLOAT_RULES = (
     Rule("float times 0", (Op.MUL,), _times_zero),
     Rule("float minus itself", (Op.SUB,), _minus_itself),
@@ -107,12 +108,12 @@ FLOAT_RULES = (
 # gather(x, [9, 7, 5])       ->  flip(shrink(x, 5:10:2))
 # gather(x, [2, 2, 2])       ->  expand(shrink(x, 2:3))
 
-# Longer lists of indices stay lists: they are weights, and a run of this length is seldom gathered.
+# Longer index lists stay as weights, because evenly spaced indices of this length are rare.
 MAX_INDICES = 65536
 
 
 def _known(node: Node) -> NDArray[Any] | None:
-    """Return the values of an index tensor that is movement over something constant."""
+    """Return the values of an index tensor that is movement over a constant, else None."""
     if prod(node.shape) > MAX_INDICES:
         return None
     _, leaf = peel(node, MOVES)
@@ -122,6 +123,7 @@ def _known(node: Node) -> NDArray[Any] | None:
 
 
 def _run(node: Node) -> Node | None:
+    """Return a gather of evenly spaced rows as a slice, flip or expand."""
     data, index = node.src
     axis, size = node.arg, data.shape[node.arg]
     rows = _known(index)
@@ -159,7 +161,7 @@ def _identity(node: Node) -> Node | None:
     left, right = value_of(a), value_of(b)
     if node.op is Op.MUL:
         return b if left == 1 else a if right == 1 else None
-    if node.op is Op.ADD:  # -0.0 + 0.0 is 0.0, so only -0.0 is neutral for every float
+    if node.op is Op.ADD:  # -0.0 + 0.0 is 0.0, so only -0.0 is neutral for all floats
         if _is_zero(right, node.dtype, negative=True):
             return a
         return b if _is_zero(left, node.dtype, negative=True) else None
@@ -223,7 +225,7 @@ def _cast(node: Node) -> Node | None:
 
 
 def _holds(wide: dt.DType, narrow: dt.DType) -> bool:
-    """Whether every value of `narrow` survives a trip through `wide`."""
+    """Whether converting to `wide` and back preserves every value of `narrow`."""
     if wide.is_float and narrow.is_float:
         return wide.itemsize >= narrow.itemsize
     if wide.is_int and narrow.is_int and wide.is_unsigned == narrow.is_unsigned:
@@ -285,7 +287,7 @@ def _slice_of_one_source(node: Node) -> Node | None:
 
 
 def _rotation(node: Node) -> Node | None:
-    """Two parts of one tensor that changed places, as a part of the tensor behind itself."""
+    """Return a concat of a tensor's two swapped parts as a slice of the tensor repeated twice."""
     if len(node.src) != 2 or any(s.op is not Op.SHRINK for s in node.src):
         return None
     axis, (late, early) = node.arg, node.src
@@ -309,7 +311,7 @@ def _empty_sources(node: Node) -> Node | None:
     return like(node, Op.CAT, left, node.arg) if len(left) > 1 else left[0]
 
 
-# Exact: every bit stays, but for the sign and payload of a NaN.
+# These rules preserve every bit, except the sign and payload of NaN.
 RULES = (
     *splat.RULES,
     *CANCEL_RULES,

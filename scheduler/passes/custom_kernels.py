@@ -1,16 +1,16 @@
-"""The passes for hand-written kernels: which form of a value to keep, and storage for inputs.
+"""Prepares hand-written kernels: chooses between alternatives and gives inputs storage.
 
-The first pass keeps, of each value with alternatives, the form that suits the device:
+`expand_alternatives` keeps the form of a value that suits the device:
 
     alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
                                                             ->   count_before(keys)      on a GPU
 
-The last one gives inputs storage, so that they can be bound as arguments:
+`custom_inputs` gives the inputs of custom kernels storage, so that they can be bound as arguments:
 
-    custom(iota(4))              ->  custom(weight)             known values: made on the host
+    custom(iota(4))              ->  custom(weight)             known values, computed on the host
     custom(permute(w)), w known  ->  custom(weight)
     custom(permute(x))           ->  custom(contiguous(permute(x)))
-    contiguous(custom(x))        ->  custom(x)              stored already, and nothing to fuse into
+    contiguous(custom(x))        ->  custom(x)              already stored, and nothing to fuse
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, N
     return keep_form(roots, SIMT if spec.is_simt else SERIAL)
 
 
-# Larger known values are computed by a kernel: an artifact holds weights as they are.
+# Larger known values are computed by a kernel, because an artifact stores weights uncompressed.
 MAX_ELEMENTS = 1 << 20
 
 
 def _bindable(source: Node) -> Node:
-    """Return an input as something that has storage, or gets it without harm to other readers."""
+    """Return an input that has storage, or that can be stored without affecting other readers."""
     chain, top = peel(source, MOVES)
     moved = any(n.op is not Op.RESHAPE for n in chain)
     free = top.op in (Op.CONST, Op.IOTA)
@@ -59,7 +59,7 @@ def _inputs(node: Node) -> Node | None:
 def _stored_already(node: Node) -> Node | None:
     result = node.src[0]
     if result.op is not Op.RESULT or (result.arg == 0 and result.src[0].arg.has_slot):
-        return None  # an epilogue is not computed across a boundary that was asked for
+        return None  # the user's boundary keeps the epilogue out of the custom kernel
     return result
 
 

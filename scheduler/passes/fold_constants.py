@@ -1,7 +1,7 @@
-"""The pass evaluates subgraphs of weights at compile time (constant folding).
+"""Evaluates subgraphs of weights at compile time (constant folding).
 
 conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
-x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free
+x + expand(reshape(b))      ->   x + expand(b')    the expansion costs nothing as an index
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from scheduler.ir.node import Node, Readers, is_weight, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# A folded value may be this much larger than what it is made of.
+# The largest allowed ratio of a folded value's elements to those of its inputs.
 MAX_GROWTH = 4
 _NEVER = frozenset({Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
-    """Whether folding a node alone gains nothing; a widened fp16 weight takes twice the memory."""
+    """Whether folding this node gains nothing; a widened fp16 weight would double its memory."""
     widens = node.op is Op.CAST and node.src[0].dtype is dt.float16 and node.dtype.is_float
     return (
         widens
@@ -34,7 +34,7 @@ def _is_free(node: Node) -> bool:
 
 
 def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with weight-only subgraphs replaced by weights."""
+    """Return old node -> new node, with subgraphs of weights only replaced by weights."""
     order = toposort(roots)
     constant = _constants(order)
     candidates = [n for n in order if n in constant and not _is_free(n)]
@@ -54,7 +54,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _constants(order: Sequence[Node]) -> dict[Node, int]:
-    """Return nodes that may be folded, with the elements of the largest weight or iota below."""
+    """Return the foldable nodes, each with the elements of the largest weight or iota below it."""
     found: dict[Node, int] = {}
     for node in order:
         if node.op is Op.CONST:
@@ -69,7 +69,7 @@ def _constants(order: Sequence[Node]) -> dict[Node, int]:
 
 
 def _is_boundary(node: Node, readers: Readers, constant: Container[Node]) -> bool:
-    """Whether a constant node is read by something that is not folded into a larger constant."""
+    """Whether a constant node has a reader that is not folded into a larger constant."""
     if node in readers.roots:
         return True
     stack = list(readers.users[node])

@@ -1,11 +1,12 @@
-"""The pass turns a write to a part of a buffer into a write of the whole buffer.
+"""Turns writes to a part of a buffer into writes of the whole buffer.
 
     q[2:5] = y              ->      q = where(inside, pad(y), q)       inside: true on rows 2 to 4
     q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names
 
-Every element comes from the same element of the buffer, so the write still works in place. Refuses
-what a kernel can do that stores the part alone: nothing else reads the old buffer, and indexed rows
-all take the same value (kernels have no order among rows).
+Each element depends only on the same element of the buffer, so the write still works in place.
+A write stays as it is if a kernel can store the part directly. This requires that nothing else
+reads the old buffer. Indexed rows must all receive the same value, because kernels write rows in
+no defined order.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from scheduler.ir.node import Node, alu, const, consumers, make, toposort
 from scheduler.ir.ops import Op, Shape
 from scheduler.ir.rewrite import with_sources
 
-# Per axis (start, stop, step), or None for the axis that an index picks from.
+# (start, stop, step) for each axis, or None for the axis that is indexed.
 Region = tuple[tuple[int, int, int] | None, ...]
 
 
 def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node without writes to parts of buffers."""
+    """Return old node -> new node without partial writes, except those that kernels can store."""
     new: dict[Node, Node] = {}
     order = toposort(roots)
     users = consumers(order)
@@ -36,7 +37,7 @@ def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _stays(assign: Node, users: dict[Node, list[Node]]) -> bool:
-    """Whether a kernel may store the part alone."""
+    """Whether a kernel can store just the part."""
     target, value = assign.src[0], assign.src[1]
     if target.op is not Op.BUFFER or len(users[target]) > 1 or target in (value, *assign.src[2:]):
         return False
@@ -45,7 +46,7 @@ def _stays(assign: Node, users: dict[Node, list[Node]]) -> bool:
 
 
 def _is_repeated(value: Node, axis: int) -> bool:
-    """Whether all rows of an axis are plainly the same value."""
+    """Whether all rows along an axis obviously have the same value."""
     _, value = peel(value, (Op.CAST,))
     return value.op is Op.EXPAND and value.src[0].shape[axis] == 1
 
@@ -58,9 +59,9 @@ def value_after(assign: Node) -> Node:
 
 
 def merged(old: Node, region: Region, value: Node, index: Sequence[Node] = ()) -> Node:
-    """Return a whole value in which a region was replaced by `value`, of the region's shape.
+    """Return `old` with a region replaced by `value`, which has the region's shape.
 
-    `index` is one node (m,) for the axis whose region is None, or nothing.
+    `index` is one node (m,) for the axis whose region is None, or empty.
     """
     shape, inside = old.shape, spread(const(True, dt.bool_), value.shape)
     for axis, part in enumerate(region):
@@ -73,10 +74,11 @@ def merged(old: Node, region: Region, value: Node, index: Sequence[Node] = ()) -
 
 
 def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, Node]:
-    """Return which rows of an axis an index names, and the value that each of them takes."""
+    """Return a mask of the rows of an axis that an index names, and the value for each row."""
     (count,) = index.shape
 
-    if not dt.holds(dt.int32, int(dt.max_value(index.dtype))):  # what is outside must stay so
+    # clip, so that out-of-range indices stay out of range
+    if not dt.holds(dt.int32, int(dt.max_value(index.dtype))):
         index = alu(Op.MIN, index, number(size, index))
         if not index.dtype.is_unsigned:
             index = alu(Op.MAX, index, number(-size - 1, index))
@@ -88,14 +90,15 @@ def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, No
     turn = reshaped(iota(count), (1, count))
     named = alu(Op.EQ, expanded(rows, table), expanded(reshaped(at, (1, count)), table))
     turns = alu(Op.WHERE, named, expanded(turn, table), spread(const(-1, dt.int32), table))
-    last = make(Op.REDUCE, dt.int32, (turns,), (Op.MAX, (1,)))  # which index names a row last
+    # position of the last index that names each row
+    last = make(Op.REDUCE, dt.int32, (turns,), (Op.MAX, (1,)))
     last = reshaped(last, (size,))
     lifted = tuple(size if i == axis else 1 for i in range(len(value.shape)))
     shape: Shape = tuple(size if i == axis else s for i, s in enumerate(value.shape))
-    # The IR has no >= of its own.
+    # The IR has no >= operation.
     known = alu(Op.OR, alu(Op.LT, number(0, last), last), alu(Op.EQ, last, number(0, last)))
     hit = expanded(reshaped(known, lifted), shape)
-    if value.op is Op.EXPAND and value.src[0].shape[axis] == 1:  # all rows take the same value
+    if value.op is Op.EXPAND and value.src[0].shape[axis] == 1:  # all rows receive the same value
         row = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
         return hit, expanded(expanded(value.src[0], row), shape)
     taken = alu(Op.MAX, last, number(0, last))
@@ -110,7 +113,7 @@ def _pad(node: Node, widths: tuple[tuple[int, int], ...]) -> Node:
 
 
 def _place(node: Node, region: Sequence[tuple[int, int, int]], shape: Shape) -> Node:
-    """Return an array of a shape that holds a node at a region and zeros elsewhere."""
+    """Return an array of a given shape that holds a node in a region and zeros elsewhere."""
     pairs = []
     for axis, ((start, _, step), size) in enumerate(zip(region, shape, strict=True)):
         node = _with_gaps(node, axis, step)
@@ -119,7 +122,7 @@ def _place(node: Node, region: Sequence[tuple[int, int, int]], shape: Shape) -> 
 
 
 def _with_gaps(node: Node, axis: int, step: int) -> Node:
-    """Return a node with step-1 zeros between the elements of an axis."""
+    """Return a node with step - 1 zeros between the elements of an axis."""
     shape = node.shape
     n = shape[axis]
     if step == 1 or n <= 1:

@@ -1,10 +1,10 @@
-"""The pass turns sums over a one-hot selection of rows into gathers of the selected row.
+"""Replaces sums over a one-hot selection of rows by gathers of the selected row.
 
 sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 <= i < n
 sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite
 any over r of (r == i)                  ->   inside
 
-The two sides differ by an affine value with a step, so at most one r matches.
+One side of the comparison must be affine in r with a nonzero step, so at most one r matches.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from scheduler.passes.canonicalize import RULES
 from scheduler.passes.push_gather import first, pick, varying_axes
 from scheduler.passes.splat import value_of
 
-# Of fewer rows than this, a comparison with each costs no more than finding the one.
+# With fewer rows, comparing each row costs no more than computing the selected one.
 MIN_ROWS = 3
-# Steps from a sum down to comparisons.
+# The most nodes visited between a sum and its comparisons.
 MAX_STEPS = 32
-# Weights with more elements than this are not searched for infinities.
+# Weights with more elements than this are not checked for infinities.
 MAX_FINITE = 1 << 26
 
 _REDUCERS = frozenset({Op.ADD, Op.MAX, Op.MIN})
@@ -41,7 +41,7 @@ _FINITE_OPS = frozenset({Op.NEG, Op.ABS, Op.MIN, Op.MAX, Op.WHERE, Op.SIN, Op.CO
 
 
 def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:
-    """Return root -> new root with sums over one row as gathers; see `Flags.float_unsafe`."""
+    """Return root -> new root with one-hot sums as gathers; see `Flags.float_unsafe`."""
     order = toposort(roots)
     if not any(n.op in (Op.EQ, Op.NE) for n in order):
         return {r: r for r in roots}
@@ -54,11 +54,11 @@ def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, 
 
 
 def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
-    """Rewrite the axes of a reduction that choose one row each; the others stay reduced."""
+    """Rewrite the axes of a reduction that select one row each; the other axes stay reduced."""
     op, axes = node.arg
     source = node.src[0]
     logical = node.dtype is dt.bool_
-    # A maximum with zeros is a selection of booleans only.
+    # A maximum is a selection only for booleans.
     if op not in _REDUCERS or (op is not Op.ADD and not logical) or not all(source.shape):
         return None
     if op is Op.MIN:  # all(r != i)  ->  not any(r == i)
@@ -66,7 +66,7 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
             return None
         op, source = Op.MAX, like(source, Op.EQ, source.src)
     left, value = list(axes), source
-    # Each axis that is solved disappears, but keeps its size of 1, so the numbers of the axes stay.
+    # A solved axis keeps a size of 1, so that axis numbers do not change.
     for axis in axes:
         if value.shape[axis] < MIN_ROWS:
             continue
@@ -84,7 +84,7 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
 
 
 def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> Node | None:
-    """Return the one element along an axis that may differ from 0, or 0; None if none is known."""
+    """Return the only element along an axis that can differ from 0; None if it is unknown."""
     ranges = ranges_of(value.shape)
     for gate in _gates(value, index_of(ranges), unsafe=unsafe):
         rows = _rows(gate, value, ranges, axis)
@@ -102,23 +102,24 @@ def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> 
     return None
 
 
-# --- Comparisons that decide whether a value is 0 ---------------------------------------------
+# --- Comparisons that determine whether a value is 0 ------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Gate:
-    """A comparison without whose match a value is 0."""
+    """A comparison that must match for a value to be nonzero."""
 
     node: Node
-    index: Index  # where it is needed
-    path: tuple[tuple[Node, int], ...]  # nodes down from the value, and operands on the way
-    equal: bool  # whether it is EQ
+    index: Index  # index at which the comparison is evaluated
+    # nodes from the value down to the comparison, with operand numbers
+    path: tuple[tuple[Node, int], ...]
+    equal: bool  # True if the operator is EQ, False for NE
 
 
 def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
-    """Yield the comparisons that a value at an index hangs on, outermost first."""
+    """Yield the comparisons that determine whether a value at an index is 0, outermost first."""
     stack = [_Gate(value, index, (), equal=True)]
-    # The bound keeps this linear: a product of products has as many ways down as factors.
+    # The limit keeps this linear: nested products have as many paths down as factors.
     for _ in range(MAX_STEPS):
         if not stack:
             return
@@ -136,7 +137,7 @@ def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
 
 
 def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]]:
-    """Return the operands that alone make a node 0 (true if not `equal`), and what each must be."""
+    """Return the operands that can each force a node to 0 (true if not `equal`), with polarity."""
     if node.op in COMMUTING:
         return [(0, equal)]
     if node.op is Op.NOT and node.dtype is dt.bool_:
@@ -148,7 +149,7 @@ def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]
     if node.op is Op.AND:
         return [(0, True), (1, True)]
     if node.op is Op.MUL:
-        # One factor is 0 only makes the product 0 if the other is finite: 0 * inf is NaN.
+        # A zero factor makes the product 0 only if the other factor is finite: 0 * inf is NaN.
         return [(i, True) for i in (0, 1) if unsafe or _vanishes(node.src[1 - i])]
     if node.op is Op.WHERE:
         _, yes, no = node.src
@@ -160,12 +161,12 @@ def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]
 
 def _is_zero(node: Node) -> bool:
     value = value_of(node)
-    # A sum over -0.0 alone would be -0.0, so a negative zero is not taken for 0.
+    # A sum of only -0.0 would be -0.0, so a negative zero does not count as 0.
     return value is not None and value == 0 and math.copysign(1.0, value) > 0
 
 
 def _vanishes(node: Node) -> bool:
-    """Whether 0 times a value is 0 (of any sign, which a sum with other zeros does not keep)."""
+    """Whether 0 times a value is 0, of either sign; a sum with other zeros drops the sign."""
     return not node.dtype.is_float or _is_finite(node)
 
 
@@ -184,7 +185,7 @@ def _is_finite(node: Node) -> bool:
 
 
 def _finite_with(node: Node) -> Sequence[Node] | None:
-    """Return the operands with which a node is finite; None if it may be infinite anyhow."""
+    """Return the operands that must be finite for a node to be finite; None if unknown."""
     if node.op is Op.CONST:
         return () if math.isfinite(node.arg) else None
     if node.op is Op.BUFFER:
@@ -192,7 +193,7 @@ def _finite_with(node: Node) -> Sequence[Node] | None:
         return () if small and np.isfinite(node.arg.data).all() else None
     if node.op is Op.CAST:
         (source,) = node.src
-        # Only integers of one byte surely fit into a half.
+        # Only one-byte integers always fit in fp16.
         half = node.dtype is dt.float16
         if not source.dtype.is_float and (not half or source.dtype.itemsize == 1):
             return ()
@@ -203,7 +204,7 @@ def _finite_with(node: Node) -> Sequence[Node] | None:
 
 
 def _assumed(gate: _Gate) -> Node:
-    """Return the value that hangs on a comparison as it is where that matches."""
+    """Return the value at the top of a gate's path, assuming that its comparison matches."""
     known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
@@ -212,28 +213,28 @@ def _assumed(gate: _Gate) -> Node:
 
 
 def _simple(node: Node) -> Node:
-    """Apply the first rule of canonicalize that fits to one node."""
-    for rule in reversed(RULES):  # x * 1 is x, before that is found to be the same in each row
+    """Return a node simplified by the first matching rule of canonicalize."""
+    for rule in reversed(RULES):  # try x * 1 -> x before rules about repeated values
         found = rule.apply(node) if node.op in rule.ops else None
         if found is not None:
             return found
     return node
 
 
-# --- Which row matches ------------------------------------------------------------------------
+# --- The matching row -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The row that matches, of the rank of the value, and whether there is one (None: always)."""
+    """The matching row, with the value's rank, and whether it exists (None: always)."""
 
     at: Node
     inside: Node | None
 
 
 def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows | None:
-    """Solve affine(r) == other for r, the range of an axis; None if the comparison is no such."""
-    # Sides that are affine in the ranges need no memory; the other side may be any value.
+    """Solve affine(r) == other for r, the range of an axis; None if this is not possible."""
+    # An affine side needs no memory; the other side can be any value.
     a, b = (value_at(s, gate.index) for s in gate.node.src)
     if a is not None and b is not None:
         affine, other = ixs.add(a, ixs.mul(b, -1)), None
@@ -248,7 +249,7 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
         return None
     rest = ixs.add(affine, ixs.mul(ixs.of(ranges[axis]), -step))
     size = value.shape[axis]
-    # Of step * r + rest == 0 with a step of 1 or -1 the solution is -step * rest, always whole.
+    # The solution of step * r + rest == 0 with a step of 1 or -1 is -step * rest, an integer.
     if other is None:
         solution = ixs.mul(rest, -step)
         if abs(step) == 1 and solution.lo >= 0 and solution.hi < size:
@@ -256,7 +257,7 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
             return _Rows(tensor_of(solution, ranges, shape), None)
         wanted = spread(const(0, dt.int32), (1,) * len(ranges))
     else:
-        # A wanted value that changes with r could match in several rows.
+        # If the wanted value depends on r, several rows could match.
         if ranges[axis] in depends(other, gate.index):
             return None
         wanted = _lifted(other, gate)
@@ -270,7 +271,7 @@ def _fits(ix: Ix) -> bool:
 
 
 def _lifted(node: Node, gate: _Gate) -> Node:
-    """Return an operand of a comparison, moved to where the comparison is used."""
+    """Return a comparison's operand below the movement between it and the compared value."""
     for move, _ in reversed(gate.path):
         if move.op in COMMUTING:
             node = _simple(like(node, move.op, (node,), move.arg))
@@ -280,8 +281,8 @@ def _lifted(node: Node, gate: _Gate) -> Node:
 def _common(
     shape: Sequence[int], ranges: Sequence[Atom], rest: Ix, wanted: Node | None
 ) -> tuple[int, ...]:
-    """Return the shape of rows: of the axes along which the affine rest or `wanted` vary."""
-    # Rows are computed as small as they vary, and repeated only when the shape is known.
+    """Return the shape of the rows: size 1 along axes where neither `rest` nor `wanted` varies."""
+    # Computing only the varying axes avoids repeated work; values are expanded afterwards.
     axes = {a for a, r in enumerate(ranges) if any(t is r for t, _ in rest.terms)}
     if wanted is not None:
         axes |= varying_axes(wanted)
@@ -289,15 +290,15 @@ def _common(
 
 
 def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
-    """Return r with affine(r) == wanted, and where there is one.
+    """Return r with affine(r) == wanted, and whether such a row exists.
 
-    `affine` is step * r + rest, bounded by int32; `along` are all ranges, which of them is r, and
-    the rows.
+    `affine` is step * r + rest and fits int32. `along` holds all ranges, the axis of r, and the
+    number of rows.
     """
     ranges, axis, size = along
     step = ixs.coefficient(affine, ranges[axis])
-    assert step  # the caller found one
-    # Clipping first keeps the cast to int32 defined; what was clipped is found by comparing back.
+    assert step  # checked by the caller
+    # Clipping keeps the cast to int32 defined; comparing with `wanted` detects clipped values.
     found = _clipped(as_type(wanted, dt.int32), affine.lo, affine.hi)
     inside = alu(Op.EQ, as_type(found, wanted.dtype), wanted)
     if rest.terms or rest.const:
@@ -305,11 +306,11 @@ def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int
     if step == -1:
         found = alu(Op.NEG, found)
     elif step != 1:
-        # IDIV is exact only for multiples; others match no row, which the product shows.
+        # IDIV is exact only for multiples of the step; the product detects all other values.
         quotient = alu(Op.IDIV, found, number(step, found))
         whole = alu(Op.EQ, alu(Op.MUL, quotient, number(step, found)), found)
         found, inside = quotient, alu(Op.AND, inside, whole)
-    # With a rest the bounds of the affine value do not bound r: it is held to the rows that exist.
+    # With a rest, the bounds of the affine value do not bound r, so r is clipped to existing rows.
     if rest.terms:
         bounded = _clipped(found, 0, size - 1)
         found, inside = bounded, alu(Op.AND, inside, alu(Op.EQ, bounded, found))

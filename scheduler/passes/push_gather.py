@@ -1,7 +1,10 @@
-"""The pass moves gathers below arithmetic, so that they read what is stored.
+"""Moves gathers below arithmetic, so that they read stored values directly.
 
 gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
 gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
+
+Movement (reshape, permute, expand and so on) between the gather and the arithmetic is applied to
+each operand.
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from scheduler.ir.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ir.rewrite import Rewriter, Rule, remake
 from scheduler.ir.rounding import COMMUTING
 
-# Read where they are, at any index.
+# Nodes that can be read at any index without computing anything.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
-# Arithmetic up to this cost is repeated for the picked elements, even if others need it too.
+# Arithmetic up to this cost is repeated for the picked elements, even if it has other readers.
 CHEAP = 4
-# More operands than this are not followed: each of them would be gathered by itself.
+# With more operands than this, gathering each operand separately does not pay.
 MAX_LEAVES = 8
-# Nodes looked at below one gather, chosen by hand: the search repeats for each gather.
+# The most nodes visited below one gather, chosen by hand: the search repeats for each gather.
 MAX_VISITS = 64
 
 
 def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return root -> new root with gathers moved below arithmetic where that pays."""
+    """Return root -> new root with gathers moved below arithmetic if that pays."""
     order = toposort(roots)
     if not any(n.op is Op.GATHER for n in order):
         return {r: r for r in roots}
@@ -44,14 +47,14 @@ def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _push(node: Node, readers: Readers) -> Node | None:
-    """Push one gather, seen as picking along an axis of data that is the same for all rows."""
+    """Push one gather down, written as a pick along one axis with the same rows everywhere."""
     data, index = node.src
     axis, count = node.arg, len(index.shape)
     if not all(node.shape) or not all(data.shape) or not _is_followed(node, readers):
         return None
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     wide = (*before, *(1,) * count, data.shape[axis], *after)
-    # The index gets axes of size 1 for the data's, and the other way round: both have one rank.
+    # Axes of size 1 give the index and the data the same rank.
     rows = reshaped(index, (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))))
     result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
     return None if result is None else reshaped(result, node.shape)
@@ -60,7 +63,7 @@ def _push(node: Node, readers: Readers) -> Node | None:
 def _is_followed(node: Node, readers: Readers) -> bool:
     data, axis = node.src[0], node.arg
     if data.shape[axis] > 1 and not _varies(data, axis):
-        return True  # any row will do
+        return True  # all rows are equal, so any row will do
     _, core = peel(data, COMMUTING)
     return core.op in ELEMENTWISE and _pays(data, axis, node.shape, readers)
 
@@ -71,15 +74,16 @@ def _is_followed(node: Node, readers: Readers) -> bool:
 def pick(
     node: Node, axis: int, rows: Node, readers: Readers, *, in_range: bool = False
 ) -> Node | None:
-    """Return the elements of a node (shape S) at a row of an axis, which may differ elsewhere.
+    """Return the elements of a node (shape S) at one row of an axis; the row can vary elsewhere.
 
-    Returns None if that would store a reduction made for each element once, which a sum keeps in
-    its kernel. `rows` are integers, of the rank of S with size 1 at `axis`; other axes are those of
-    S, or 1 on one of the two sides. As for GATHER, negative ones count from the end, but only if
-    rows and S vary along different axes; with `in_range` they are from 0 to S[axis] - 1.
+    `rows` are integers with the rank of S and size 1 at `axis`. Along every other axis, `rows` and
+    S have equal sizes or one of them has size 1. As for GATHER, negative rows count from the end,
+    but only if rows and S vary along different axes. With `in_range`, rows must be from 0 to
+    S[axis] - 1. Returns None if the gather would force a reduction to be stored that otherwise
+    stays inside its reader's kernel.
     """
     shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
-    # Recursion would pass Python's limit on deep chains.
+    # Recursion would exceed Python's limit on deep chains.
     done: dict[Node, Node] = {}
     stack = [node]
     while stack:
@@ -111,11 +115,11 @@ def pick(
 
 
 def _affine(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
-    """Return an affine value at rows: computed from them, not read."""
+    """Return an affine value at the given rows, computed from them instead of read; else None."""
     ranges = ranges_of(node.shape)
     ix = value_at(node, index_of(ranges))
     step = None if ix is None else coefficient(ix, ranges[axis])
-    # tensor_of computes with integers, so values that it cannot give back exactly are read instead.
+    # tensor_of computes with integers; values that integers cannot represent exactly are read.
     if ix is None or step is None or not is_plain(ix, ranges) or _may_be_minus_0(node, ix):
         return None
     rest = add(ix, mul(of(ranges[axis]), -step))
@@ -128,7 +132,7 @@ def _affine(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
 
 
 def _may_be_minus_0(node: Node, ix: Ix) -> bool:
-    """Whether zeros of an affine value may be -0.0: as integers they would lose their sign."""
+    """Whether an affine value can contain -0.0, whose sign integers would lose."""
     _, core = peel(node, COMMUTING)
     converted = core.op is Op.CAST and not core.src[0].dtype.is_float
     return node.dtype.is_float and ix.lo <= 0 <= ix.hi and not converted
@@ -139,7 +143,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 
 def _moved(node: Node, op: Op, arg: Any) -> Node:
-    """Return a movement; a reshape or an expand is merged with one of its kind below."""
+    """Return a movement of a node; a reshape or expand merges with one of the same kind below."""
     if op not in (Op.RESHAPE, Op.EXPAND):
         return like(node, op, (node,), arg)
     if node.op is op:
@@ -148,7 +152,7 @@ def _moved(node: Node, op: Op, arg: Any) -> Node:
 
 
 def first(node: Node, axes: Iterable[int]) -> Node:
-    """Return the first row along axes: any of them, where they are all the same."""
+    """Return the first row along each of the axes, along which all rows are equal."""
     for axis in axes:
         shape = _without(node.shape, axis)
         if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
@@ -159,7 +163,7 @@ def first(node: Node, axes: Iterable[int]) -> Node:
 
 
 def varying_axes(node: Node) -> frozenset[int]:
-    """Return the axes along which values may differ."""
+    """Return the axes along which values can differ."""
     ranges = ranges_of(node.shape)
     moving = depends(node, index_of(ranges))
     return frozenset(a for a, r in enumerate(ranges) if r in moving)
@@ -170,11 +174,11 @@ def _varies(node: Node, axis: int) -> bool:
 
 
 def _parts(node: Node) -> list[Node] | None:
-    """Return the operands of an arithmetic node below movement, each moved the same way."""
+    """Return the operands of an arithmetic node below movement, each moved in the same way."""
     chain, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE:
         return None
-    # Movement comes off from the outside in and goes on again from the inside out.
+    # Peel the movement off, then apply it to each operand from the innermost outwards.
     parts = list(core.src)
     for move in reversed(chain):
         parts = [_moved(p, move.op, move.arg) for p in parts]
@@ -182,10 +186,10 @@ def _parts(node: Node) -> list[Node] | None:
 
 
 def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
-    """Whether operands are better gathered than the result of arithmetic on them.
+    """Whether gathering the operands is cheaper than gathering the result.
 
-    Expensive arithmetic with other readers, more picks than elements, and operands that would have
-    to be stored rule it out.
+    It is not if expensive arithmetic has other readers, if there are more picks than elements, or
+    if operands would have to be stored.
     """
     _, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
@@ -195,16 +199,16 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
         chain, core = peel(current, COMMUTING)
         if parts is None:
             leaves.add(core)
-            # A private computed leaf is fused into its only reader; gathered, it would be stored.
+            # A private computed leaf fuses into its only reader; gathering it would force a store.
             if core.op not in _FREE and all(readers.is_private(n) for n in (core, *chain)):
                 return False
         elif core in readers.roots or not (_is_cheap(core) or readers.is_private(core)):
             return False
         if len(leaves) > MAX_LEAVES or count >= MAX_VISITS:
             return False
-    # Of several computed operands each would be stored, where now one result is.
+    # Each of several computed operands would be stored, instead of one result.
     computed = sum(leaf.op not in _FREE for leaf in leaves)
-    # What depends on weights only is computed once, before any gather.
+    # Values that depend only on weights are computed once, before any gather.
     return computed < 2 and (computed > 0 or any(_is_given(leaf) for leaf in leaves))
 
 
@@ -213,7 +217,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
-    """Whether a tensor holds a reduction that is made for each of its elements, and only there."""
+    """Whether each element of a tensor has its own reduction, which nothing else reads."""
     found = islice(_below(node, axis, readers.roots), MAX_VISITS)
     reduced = (n for n, _ in found if peel(n, COMMUTING)[1].op is Op.REDUCE)
     return any(prod(n.shape[a] for a in varying_axes(n)) == prod(node.shape) for n in reduced)
@@ -222,9 +226,9 @@ def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
 def _below(
     node: Node, axis: int, ends: Container[Node] = ()
 ) -> Iterator[tuple[Node, list[Node] | None]]:
-    """Yield what varies along an axis in arithmetic below movement, and its parts, from the root.
+    """Yield the arithmetic nodes below `node` that vary along an axis, each with its operands.
 
-    Neither `ends` nor what is below them is yielded.
+    The search stops at `ends`, which are not yielded.
     """
     stack, seen = [node], set[Node]()
     while stack:
@@ -243,13 +247,13 @@ def _is_given(leaf: Node) -> bool:
 
 
 def _gather(node: Node, axis: int, rows: Node) -> Node:
-    """Return the gather that picks rows: along the axis, or along all that rows depend on as one.
+    """Return the gather of rows along an axis, merged with the other axes that rows depend on.
 
     data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
     """
-    # The gather moves no repetitions.
+    # Do not gather repetitions.
     node = first(node, set(range(len(node.shape))) - varying_axes(node) - {axis})
-    # Picked axes become one axis in front, as GATHER knows a single axis of rows.
+    # The picked axes become one leading axis, because GATHER has a single axis.
     picked = [a for a, s in enumerate(node.shape) if s > 1 and (rows.shape[a] > 1 or a == axis)]
     free = [a for a, s in enumerate(node.shape) if s > 1 and a not in picked]
     order = [*picked, *free, *(a for a, s in enumerate(node.shape) if s == 1)]
@@ -276,10 +280,10 @@ def _permuted(node: Node, order: list[int]) -> Node:
 
 
 def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
-    """Return the row-major position of a row among the picked axes."""
+    """Return the row-major position of a row within the picked axes."""
     if picked == [axis]:
         return rows
-    # Movement of one iota, not sums of several: those would be folded into a list of weights.
+    # Move one iota instead of adding several: sums of iotas would be folded into a weight.
     sizes = tuple(node.shape[a] for a in picked)
     lines = first(reshaped(iota(prod(sizes)), sizes), [picked.index(axis)])
     ones = tuple(1 if a == axis or a not in picked else s for a, s in enumerate(node.shape))

@@ -1,6 +1,9 @@
-"""The pass moves slices towards the leaves, so that only what is read is computed.
+"""Moves slices towards the inputs, so that only elements that are read are computed.
 
 shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
+
+A box is a range of indices for each axis of a node. The pass first computes which box of each node
+is read, from the outputs down, and then rebuilds the graph with nodes of that size.
 """
 
 from __future__ import annotations
@@ -15,21 +18,21 @@ from scheduler.ir.node import Node, const, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake
 
-# A node keeps its shape if more than this share is read: 128 rows divide well, 127 do not.
+# A node keeps its shape if more than this share is read: 128 rows split evenly, 127 do not.
 KEEP_SHARE = 0.75
 
 FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
 def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node, with what nobody reads left out; the roots keep their shapes."""
+    """Return old node -> new node without unread elements; the roots keep their shapes."""
     order = toposort(roots)
     if any(0 in n.shape for n in order):
-        return {r: r for r in roots}  # a part of nothing is no box; such graphs are trivial
+        return {r: r for r in roots}  # an empty part is not a box; such graphs are trivial
     reads = _needed(order, roots)
     if not reads.parts:
         return {r: r for r in roots}
-    graph = _Cut(reads.boxes)
+    graph = _Sliced(reads.boxes)
     for node in order:
         if node in graph.need:
             graph.new[node] = _part(node, graph)
@@ -39,32 +42,34 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """A graph without what is not read of it."""
+class _Sliced:
+    """A graph restricted to the elements that are read."""
 
-    need: dict[Node, Box]  # box of each node that computes something
-    new: dict[Node, Node] = field(default_factory=dict)  # that box as a node
-    moved: dict[Node, Node] = field(default_factory=dict)  # movement -> a box of it as a node
+    need: dict[Node, Box]  # the needed box of each node other than movement
+    new: dict[Node, Node] = field(default_factory=dict)  # each node -> its needed box as a new node
+    # movement -> a box of its result as a new node
+    moved: dict[Node, Node] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Reads:
-    """What is read of a graph."""
+    """The elements of a graph that are read."""
 
+    # the box that is read of each node other than movement
     boxes: dict[Node, Box] = field(default_factory=dict)
-    moved: set[Node] = field(default_factory=set)  # all of which is read already
-    parts: bool = False  # whether anything is not read
+    moved: set[Node] = field(default_factory=set)  # movement nodes that are already read in full
+    parts: bool = False  # whether any element is not read
 
 
 def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
-    """Return for each node that computes something which box of it is read."""
+    """Return the box that is read of each node other than movement."""
     reads = _Reads()
     for root in roots:
-        _ask(root, whole(root.shape), reads)
+        _request(root, whole(root.shape), reads)
     for node in reversed(order):
         box = reads.boxes.get(node)
         if box is None:
-            continue  # movement, or what nobody reads
+            continue  # movement, or a node without readers
         full = whole(node.shape)
         if box != full:
             kept = prod(sizes(box)) > KEEP_SHARE * prod(node.shape)
@@ -72,12 +77,12 @@ def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
             reads.parts = reads.parts or box != full
         for source, part in zip(node.src, _source_boxes(node, box), strict=True):
             if part is not None:
-                _ask(source, part, reads)
+                _request(source, part, reads)
     return reads
 
 
-def _ask(node: Node, box: Box, reads: _Reads) -> None:
-    """Note that a box is read of what lies below the movement on top of it."""
+def _request(node: Node, box: Box, reads: _Reads) -> None:
+    """Record that a box of a node is read, as a box of the node below its movement."""
     while node.op in MOVES:
         if node in reads.moved:
             return
@@ -92,11 +97,12 @@ def _ask(node: Node, box: Box, reads: _Reads) -> None:
 
 
 def _source_boxes(node: Node, box: Box) -> list[Box | None]:
-    """Return the box of each source that a box of a node reads."""
+    """Return the box of each source that a box of a node depends on; None if it reads nothing."""
     if node.op in ELEMENTWISE or node.op is Op.CONTIGUOUS:
         return [box] * len(node.src)
     if node.op is Op.WORDS:
-        return [(*box[:-1], (0, node.src[0].shape[-1]))]  # whole words, whatever others read
+        # words are read whole, along all of the last axis
+        return [(*box[:-1], (0, node.src[0].shape[-1]))]
     if node.op is Op.REDUCE:
         shape = node.src[0].shape
         return [tuple((0, s) if a in node.arg[1] else box[a] for a, s in enumerate(shape))]
@@ -119,14 +125,14 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
     return found
 
 
-def _part(node: Node, graph: _Cut) -> Node:
-    """Return the box of a node that is needed."""
+def _part(node: Node, graph: _Sliced) -> Node:
+    """Return the needed box of a node as a new node."""
     if node.op is Op.WORDS:
-        # Words have what is stored of their bytes, and readers cut the words.
+        # Words cover the bytes as stored; their readers slice the words.
         graph.need[node] = (*graph.need[node.src[0]][:-1], (0, node.shape[-1]))
     box = graph.need[node]
     if box == whole(node.shape) and all(graph.new.get(s) is s for s in node.src):
-        return node  # all of it, of sources that stay as they were and are no movement
+        return node  # complete, and its sources are unchanged and not movement
     src = tuple(
         _view(source, part, graph)
         for source, part in zip(node.src, _source_boxes(node, box), strict=True)
@@ -139,8 +145,8 @@ def _part(node: Node, graph: _Cut) -> Node:
     return remake(node, src)
 
 
-def _view(node: Node, box: Box, graph: _Cut) -> Node:
-    """Return a box of any node, made of the new form of what lies below its movement."""
+def _view(node: Node, box: Box, graph: _Sliced) -> Node:
+    """Return a box of any node, built on the new form of the node below its movement."""
     chain: list[tuple[Node, Box]] = []
     below: Box | None = box
     while node.op in MOVES and below is not None:

@@ -1,12 +1,12 @@
-"""Rules for splats (tensors of one value) and repeated values: compute once, repeat after.
+"""Rules for splats (tensors of one value) and repeated values: compute first, then repeat.
 
-exp(expand(x))                    ->  expand(exp(x))        any elementwise operation, and with
-expand(x) + expand(y) * 2         ->  expand(x + y * 2)     several operands of the same shape
+exp(expand(x))                    ->  expand(exp(x))        any elementwise operation, also
+expand(x) + expand(y) * 2         ->  expand(x + y * 2)     with several operands of one shape
 2 * expand(3)                     ->  expand(6)             the constant is computed here
 sum(expand(3, (4, 5)), 1)         ->  expand(15, (4, 1))    n * c; max: c; product: c ** n
 sum(expand(x, (4, 5)), 1)         ->  x * 5                 max: x
 shrink(expand(3)), flip, window   ->  expand(3)
-anything of no elements           ->  expand(0)
+any tensor without elements       ->  expand(0)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOVES = tuple(op for op in Op if op in MOVEMENT)
 
 
 def splat(node: Node) -> Node | None:
-    """Return the CONST that every element of a tensor is, None if there is no such constant."""
+    """Return the CONST that all elements of a tensor equal, or None if they differ."""
     fills = []
     while node.op in _REPEATING:
         if node.op is Op.PAD and any(b or e for b, e in node.arg[0]):
@@ -34,7 +34,7 @@ def splat(node: Node) -> Node | None:
 
 
 def value_of(node: Node) -> float | int | bool | None:
-    """Return the Python value of a tensor of one value, None if it is not one."""
+    """Return the Python value that all elements of a tensor equal, or None if they differ."""
     found = splat(node)
     return None if found is None else found.arg
 
@@ -52,7 +52,7 @@ def _move_constant(node: Node) -> Node | None:
 
 def _constant_arithmetic(node: Node) -> Node | None:
     if node.op is Op.BITCAST:
-        return None  # a NaN made of given bits would lose them
+        return None  # the conversion would lose the bits of a NaN
     values = [splat(s) for s in node.src]
     known = tuple(v for v in values if v is not None)
     if len(known) != len(values):
@@ -62,10 +62,11 @@ def _constant_arithmetic(node: Node) -> Node | None:
 
 
 def _before_expand(node: Node) -> Node | None:
+    """Return arithmetic on expanded operands as the expansion of arithmetic."""
     shape = next((s.src[0].shape for s in node.src if s.op is Op.EXPAND and _varies(s)), None)
     if shape is None:
         return None
-    # All operands must be repeated from one shape; constants are, to any.
+    # All operands must be repeated from one shape; constants can be repeated from any.
     small: list[Node] = []
     for source in node.src:
         value = splat(source)
@@ -91,7 +92,7 @@ def _merge_expands(node: Node) -> Node | None:
 
 
 def _rounds(node: Node) -> bool:
-    """Whether n * x may differ from the sum of n times x, or x ** n from the product."""
+    """Whether n * x can differ from a sum of n terms x, or x ** n from the product."""
     return node.dtype.is_float and node.arg[0] in (Op.ADD, Op.MUL)
 
 
@@ -105,6 +106,7 @@ def _reduce_constant(node: Node) -> Node | None:
 
 
 def _reduce_repeated(node: Node) -> Node | None:
+    """Return a reduction over expanded axes without the repeated terms."""
     source, (op, axes) = node.src[0], node.arg
     if source.op is not Op.EXPAND or not all(source.shape):
         return None
@@ -141,5 +143,5 @@ RULES = (
     Rule("reduction of one value", (Op.REDUCE,), _exact_reduce),
 )
 
-# n * x is rounded once where the sum rounds n - 1 times: nearer to the truth, other bits.
+# n * x rounds once, the sum rounds n - 1 times: n * x is more accurate, but the bits differ.
 SUM_RULES = (Rule("sum of one value", (Op.REDUCE,), _closed_sum),)

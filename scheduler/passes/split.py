@@ -1,4 +1,4 @@
-"""The passes that split what one kernel computes badly.
+"""Splits reductions and concats that one kernel would compute badly.
 
 `split_concat_sums` sums over a concat part by part, so that the concat is never stored:
 
@@ -10,10 +10,11 @@
     sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
     max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
 
-If the reduced value depends on reductions of rows, the first stage reduces the same rows, and one
-kernel does both. Otherwise d is the largest divisor of a reduced axis from MIN_PARTS to MAX_PARTS.
+If the reduced value depends on reductions over rows, the first stage reduces along the same axes
+and one kernel does both. Otherwise d is the largest divisor of a reduced axis from MIN_PARTS to
+MAX_PARTS.
 
-`split_concat` splits a wide CAT into stages, so that no kernel has more buffers than devices take:
+`split_concat` splits a wide CAT into stages, so that no kernel exceeds a device's buffer limit:
 
     cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
@@ -32,29 +33,29 @@ from scheduler.ir.node import Node, Readers, alu, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.rewrite import Rewriter, Rule, unchanged, with_sources
 
-# One long loop is faster than many short ones.
+# With more sources, one long loop is faster than many short ones.
 MAX_SOURCES = 4
 THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
-# By hand: enough for a CPU's cores or a GPU's groups, few enough for a cheap second stage.
+# Chosen by hand: enough for a CPU's cores or a GPU's groups, and a cheap second stage.
 MAX_PARTS = 256
 MIN_PARTS = 8
-# Nodes looked at below a long reduction.
+# The most nodes visited below a long reduction.
 MAX_WALK = 64
-# Devices with at most this many buffers for a kernel have few; OpenCL promises 8 at least.
+# A device with at most this many buffers per kernel has few; OpenCL guarantees 8.
 FEW_BUFFERS = 32
 
-# These do not mix a concat's sources, if padding and windows are along other axes.
+# These do not mix a concat's sources if padding and windows are along other axes.
 _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 
 @dataclass(frozen=True, slots=True)
 class _Concat:
-    """A concat below an operand of a sum."""
+    """A concat below one operand of a sum."""
 
-    operand: int
+    operand: int  # position of the operand in the product
     chain: list[Node]  # movement from the operand down to the concat
-    axes: list[int]  # the concat axis in the result of each of them
-    concat: Node
+    axes: list[int]  # the concat axis in the result of each node of the chain
+    concat: Node  # the CAT node
 
     @property
     def axis(self) -> int:
@@ -76,12 +77,13 @@ def split_concat_sums(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _factors(node: Node) -> tuple[Node, ...]:
-    """Return what a sum is a sum of products of."""
+    """Return the factors of the products that are summed, or the only summed node."""
     inner = node.src[0]
     return inner.src if inner.op is Op.MUL else (inner,)
 
 
 def _find(node: Node, readers: Readers) -> _Concat | None:
+    """Return the concat below a sum that can be split, or None."""
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
         return None
     factors = _factors(node)
@@ -103,7 +105,7 @@ def _find(node: Node, readers: Readers) -> _Concat | None:
 
 
 def _is_stored(source: Node) -> bool:
-    """Whether a source is in memory anyway: a buffer, or computed from sums."""
+    """Whether a source is in memory anyway: it is a buffer or is computed from sums."""
     stack, seen = [source], {source}
     while stack:
         node = stack.pop()
@@ -117,7 +119,7 @@ def _is_stored(source: Node) -> bool:
 
 
 def _track(chain: list[Node], axis: int) -> list[int] | None:
-    """Return where an axis of the concat is in each movement above it, None if it does not stay."""
+    """Return the concat axis in the result of each movement above, or None if it is not kept."""
     axes: list[int] = []
     for node in reversed(chain):
         if node.op is Op.PERMUTE:
@@ -128,7 +130,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
         elif node.op is Op.WINDOW:
             if node.arg[0] == axis:
                 return None
-            axis += node.arg[0] < axis  # a window makes two axes of one
+            axis += node.arg[0] < axis  # a window turns one axis into two
         elif node.op is Op.RESHAPE:
             old, shape = node.src[0].shape, node.shape
             kept = [a for a, s in enumerate(old) if s != 1]
@@ -141,6 +143,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
 
 
 def _by_parts(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
+    """Return a sum over a concat as the sum of sums over its sources."""
     total: Node | None = None
     at = 0
     for source in found.concat.src:
@@ -167,6 +170,7 @@ def _by_parts(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
 
 
 def _two_stages(node: Node) -> Node | None:
+    """Return a long reduction as two reductions with a stored result between them."""
     op, axes = node.arg
     source = node.src[0]
     if prod(source.shape) < THRESHOLD * max(1, prod(node.shape)):
@@ -195,7 +199,7 @@ def _two_stages(node: Node) -> Node | None:
 
 
 def _row_axes(node: Node) -> tuple[int, ...]:
-    """Return the axes that an inner reduction shares with the outer one, if many rows are left."""
+    """Return the axes that an inner reduction shares with the outer one, if many rows remain."""
     axes: tuple[int, ...] = node.arg[1]
     shape = node.src[0].shape
     stack, seen = [node.src[0]], set[Node]()
@@ -215,21 +219,22 @@ def _row_axes(node: Node) -> tuple[int, ...]:
 
 
 def split_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with long reductions split in two stages."""
+    """Return old node -> new node with long reductions split into two stages."""
     return Rewriter((Rule("split reduction", (Op.REDUCE,), _two_stages),))(roots)
 
 
 def _max_sources(limits: Limits) -> int:
-    """Return how many sources a concat has at most: half of a kernel's buffers.
+    """Return the most sources of one concat: half of a kernel's buffers.
 
-    The others are for sources that read more than one. Where buffers are few, all but one: stages
-    cost more than storing such sources.
+    The other half is for sources that read several buffers. On devices with few buffers it is all
+    but one, because additional stages cost more than storing such sources.
     """
     buffers = limits.max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
 
 
 def _in_stages(node: Node, most: int) -> Node | None:
+    """Return a concat with more than `most` sources as a concat of stored concats."""
     if len(node.src) <= most:
         return None
     groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
@@ -243,6 +248,6 @@ def _in_stages(node: Node, most: int) -> Node | None:
 
 
 def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
-    """Return old node -> new node with wide concats split in stages."""
+    """Return old node -> new node with wide concats split into stages."""
     split = partial(_in_stages, most=_max_sources(limits))
     return Rewriter((Rule("split cat", (Op.CAT,), split),))(roots)

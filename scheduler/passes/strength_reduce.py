@@ -1,13 +1,13 @@
-"""The pass replaces operations by cheaper ones of the same meaning (strength reduction).
+"""Replaces operations by cheaper ones with the same meaning (strength reduction).
 
 x / c                                  ->  x * (1/c)        float32 and float64, c constant
 (x * c) * d                            ->  x * (c*d)
-pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infinity, ...
+pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) except for -0.0 and -infinity, ...
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
-Results may differ in the last place, so what decides something later is left alone
-(`scheduler.ir.rounding`). Exact forms are in `canonicalize`.
+Results can differ in the last place. Values that decide something later (`scheduler.ir.rounding`),
+such as operands of a comparison, are therefore left unchanged. `canonicalize` has the exact rules.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.rounding import decided
 from scheduler.passes.splat import value_of
 
-# Exponents up to this become products, three of them for 8; POW costs 24 adds (`ir.ops.COST`).
+# Powers up to this exponent become products, three for x**8. POW costs 24 adds (`ir.ops.COST`).
 _LARGEST_POWER: Final = 8
-# Exporters write sqrt(2) with 7 digits or more.
+# Tolerance for the factors of a GELU: exporters write sqrt(2) with 7 digits or more.
 _DIGITS: Final = 1e-6
 
 
 def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with cheaper operations; what a GELU replaces is the GELU."""
+    """Return old node -> new node with cheaper operations; nodes inside a GELU map to the GELU."""
     order = toposort(roots)
     new = unchanged(order)
     exact = decided(order)
@@ -43,16 +43,15 @@ def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
         if node.dtype.is_float and node not in exact:
             current = _reduce(current)
         new[node] = current
-        # The GELU stands for what it replaced, so that names of nodes inside it still lead
-        # somewhere.
+        # Nodes inside the GELU map to it, so that their names are not lost.
         if current.op is Op.GELU is not node.op:
             merged.update(dict.fromkeys(_replaced(node, current.src[0], new), current))
-    # Roots keep their own value: a caller may ask for a part of the GELU as an output.
+    # Roots keep their own value: a caller may request a part of the GELU as an output.
     return new | {old: gelu for old, gelu in merged.items() if old not in roots}
 
 
 def _reduce(node: Node) -> Node:
-    """Return the cheapest form of one node over sources that are in theirs."""
+    """Return the cheapest form of a node whose sources are already in their cheapest form."""
     found, better = node, _step(node)
     while better is not None:
         found, better = better, _step(better)
@@ -68,7 +67,7 @@ def _step(node: Node) -> Node | None:
 
 
 def _number(node: Node) -> float | None:
-    """Return the value of a constant that is finite and not 0."""
+    """Return the value of a constant if it is finite and nonzero."""
     value = value_of(node)
     return value if isinstance(value, float) and math.isfinite(value) and value != 0 else None
 
@@ -81,7 +80,7 @@ def _is_normal(value: float, kind: dt.DType) -> bool:
 def _multiply(node: Node) -> Node | None:
     """Multiply by the reciprocal: at most one unit in the last place from the rounded quotient."""
     divisor = _number(node.src[1])
-    # Reciprocals of halves would be rounded to 11 bits and subnormal ones lose bits: those divide.
+    # Not for fp16, where reciprocals round to 11 bits, nor for subnormal reciprocals.
     if divisor is None or node.dtype is dt.float16 or not _is_normal(1 / divisor, node.dtype):
         return None
     return alu(Op.MUL, node.src[0], number(1 / divisor, node))
@@ -92,7 +91,7 @@ def _reciprocal(node: Node) -> Node | None:
 
 
 def _factor(node: Node) -> tuple[Node, float] | None:
-    """Return x and c of a product x * c with a constant."""
+    """Return (x, c) of a product x * c with a constant c."""
     if node.op is not Op.MUL:
         return None
     for x, other in (node.src, node.src[::-1]):
@@ -107,7 +106,7 @@ def _merge_factors(node: Node) -> Node | None:
     inner = None if outer is None else _factor(outer[0])
     if outer is None or inner is None or node.dtype is dt.float16:
         return None
-    # Merged factors may overflow or underflow where one after the other would not.
+    # The merged factor can overflow or underflow although the two products would not.
     both = outer[1] * inner[1]
     if not _is_normal(both, node.dtype):
         return None
@@ -115,6 +114,7 @@ def _merge_factors(node: Node) -> Node | None:
 
 
 def _power(node: Node) -> Node | None:
+    """Return a power with a small constant exponent as products or a root."""
     base, exponent = node.src[0], value_of(node.src[1])
     if not isinstance(exponent, float) or not math.isfinite(exponent):
         return None
@@ -123,12 +123,12 @@ def _power(node: Node) -> Node | None:
         return root if exponent > 0 else alu(Op.RECIP, root)
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None
-    # pow(x, 0) is 1 for every x, NaN included, by IEEE 754 and OpenCL.
+    # By IEEE 754 and OpenCL, pow(x, 0) is 1 for every x, including NaN.
     if exponent == 0:
         return number(1.0, node)
     result: Node | None = None
     square, n = base, abs(int(exponent))
-    # Each bit of the exponent squares once.
+    # One squaring for each bit of the exponent.
     while n:
         if n & 1:
             result = square if result is None else alu(Op.MUL, result, square)
@@ -142,10 +142,10 @@ def _power(node: Node) -> Node | None:
 
 
 def _gelu(node: Node) -> Node | None:
-    """Recognise x * 0.5 * gate(x), in the three orders of its factors."""
-    if node.dtype is not dt.float32:  # in halves each step of the product rounds visibly
+    """Recognize x * 0.5 * gate(x) with its factors in any of three orders."""
+    if node.dtype is not dt.float32:  # in fp16 each step of the product rounds visibly
         return None
-    # Factors commute and exporters order them in every way, so both sides are tried.
+    # Factors commute and exporters use every order, so both sides are tried.
     for a, b in (node.src, node.src[::-1]):
         found = _scaled_times_gate(node, a, b)
         half = _factor(b)
@@ -186,7 +186,7 @@ def _of_gate(x: Node, gate: Node) -> Node | None:
 
 
 def _gate_argument(node: Node) -> tuple[Node, float] | None:
-    """Return x and c of 1 + erf(x * c)."""
+    """Return (x, c) of 1 + erf(x * c)."""
     for error, one in (node.src, node.src[::-1]) if node.op is Op.ADD else ():
         if error.op is Op.ERF and value_of(one) == 1:
             argument = error.src[0]
@@ -198,14 +198,14 @@ def _gate_argument(node: Node) -> tuple[Node, float] | None:
 
 
 def _replaced(node: Node, x: Node, new: Mapping[Node, Node]) -> list[Node]:
-    """Return the old nodes between the end of a GELU and its argument, or what that scales."""
+    """Return the old nodes of a GELU above its argument, or above the argument's unscaled form."""
     found: list[Node] = []
     stack = [node]
     while stack:
         part = stack.pop()
         found.append(part)
         inner = (s for s in part.src if s.op in ELEMENTWISE and s not in found)
-        # What is new[s] is x or below it, so the walk stops where the argument of the GELU begins.
+        # new[s] is x or below x once the walk reaches the argument of the GELU.
         stack.extend(s for s in inner if new[s] is not x and new[s] not in x.src)
     return found
 

@@ -1,18 +1,18 @@
-"""The passes that give the same bits on every processor (`--numerics strict`).
+"""Makes results the same bits on every processor (`--numerics strict`).
 
-`canonical_sums` gives sums and products of floats one order, and products that are summed one
-rounding:
+`canonical_sums` fixes the order of float sums and products. A product that is summed is fused with
+the addition, which rounds once:
 
     sum(x, axes)         ->   sum(x, axes in order, parts) + 0.0
     sum(a * b, axes)     ->   sum(fused a * b, axes in order, parts) + 0.0
     max(x, axes)         ->   max(x, axes) + 0.0
 
-`scheduler.ir.ops` defines orders and parts. They follow from the graph alone, never from a
-device. Adding 0.0 changes only -0.0, which would depend on whether terms known to be 0 are added,
-and on which of two zeros a maximum returns.
+`scheduler.ir.ops` defines the orders and the parts (partial sums). Both depend only on the graph,
+never on the device. Adding 0.0 turns -0.0 into 0.0. Otherwise the sign of a zero would depend on
+whether terms known to be 0 are added, and on which of two zeros a maximum returns.
 
-`fixed_values` fixes values that processors are free to choose: the bits of NaN, casts of floats
-that are out of range:
+`fixed_values` fixes results that the standards leave open: the bits of NaN, and casts of
+out-of-range floats:
 
     output x, state x, bits of x     ->   x != x ? NaN : x
     cast(x, int)                     ->   cast(x != x ? 0 : min(max(x, smallest), largest), int)
@@ -38,20 +38,20 @@ from scheduler.ir.node import Node, alu, is_weight, make, toposort
 from scheduler.ir.ops import FUSED, MOVEMENT, PARTS, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# Axes up to this size count as those of windows.
+# Axes up to this size count as window axes.
 SHORT: Final = 7
-# Results along an axis of a weight, from which on lanes run over results.
+# From this many results along an axis of a weight, lanes run over results.
 LEAST_RESULTS: Final = 4
-# Both factors' values: from this many products, and up to this long a sum, one is worth packing.
+# Packing a factor pays from this many products on, if the sums are shorter than LONG_SUM.
 MANY_PRODUCTS: Final = 1 << 20
 LONG_SUM: Final = 128
-# Of float64 these are functions of the device's library, which differ from one to the next.
+# For float64, these functions come from the device's library, and libraries differ.
 LIBRARY = frozenset({Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU, Op.POW})
 _KEEPS = MOVEMENT | {Op.CONTIGUOUS, Op.GATHER}
 
 
 def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with all sums of floats in an order."""
+    """Return old node -> new node with a fixed order for all float sums and products."""
     order = toposort(roots)
     new = unchanged(order)
     for node in order:
@@ -63,6 +63,7 @@ def canonical_sums(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _ordered(node: Node) -> Node:
+    """Return a reduction with a fixed order of axes and parts."""
     op, axes = node.arg
     shape = node.src[0].shape
     moving = [a for a in axes if shape[a] > 1]
@@ -82,7 +83,7 @@ def _ordered(node: Node) -> Node:
 
 
 def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
-    """Whether the terms of a sum lie one after the other along its last axis, for all factors."""
+    """Whether all factors of a sum can be read consecutively along its last summed axis."""
     if source.op is not Op.MUL or source.src[0] is source.src[1]:
         return True
     ranges = ranges_of(source.shape)
@@ -108,7 +109,7 @@ def _serves(factor: Node, index: Index, along: Atom, results: Sequence[Atom]) ->
 
 
 def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node, or raise SchedulerError for a library function of float64."""
+    """Return old node -> new node, or raise SchedulerError for a float64 library function."""
     order = toposort(roots)
     new = unchanged(order)
     for node in order:
@@ -130,7 +131,7 @@ def fixed_values(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _one_nan(node: Node) -> Node:
-    """Return a value with one NaN in place of all; what is moved only is what it was."""
+    """Return a value with all NaNs replaced by one NaN, unless it is merely moved memory."""
     below = node
     while below.op in _KEEPS and below.op is not Op.CAT:
         below = below.src[0]
@@ -144,7 +145,7 @@ def _is_nan(node: Node) -> Node:
 
 
 def _inside(node: Node, target: DType) -> Node:
-    """Return a float clipped to an integer type, 0 for NaN."""
+    """Return a float clipped to the range of an integer type, with NaN as 0."""
     kind = node.dtype.np
     low, high = (_towards_zero(limit(target), kind) for limit in (min_value, max_value))
     clipped = alu(Op.MIN, alu(Op.MAX, node, number(low, node)), number(high, node))
@@ -152,7 +153,7 @@ def _inside(node: Node, target: DType) -> Node:
 
 
 def _towards_zero(limit: float, kind: np.dtype) -> float:
-    """Return the float of a type next to an integer, towards 0; a finite one."""
+    """Return the finite float nearest to an integer limit that does not exceed its magnitude."""
     most = float(np.finfo(kind).max)
     found = kind.type(min(max(limit, -most), most))
     return float(found if abs(int(found)) <= abs(limit) else np.nextafter(found, kind.type(0)))

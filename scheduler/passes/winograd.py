@@ -1,11 +1,12 @@
-"""The pass replaces 3x3 convolutions by Winograd's F(2x2, 3x3) where that is clearly faster.
+"""Replaces 3x3 convolutions by Winograd's F(2x2, 3x3) if that is clearly faster.
 
     sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
     sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
 
-A sum is recognised by its indices, not by its movement. The inputs and the end of the arithmetic
-behind it are pinned with channels innermost, for all readers. Inputs and outputs of the program are
-row-major and would need a copy, so their convolutions stay.
+A convolution is recognized by the indices of its sum, whatever movement produced them. Its inputs
+and the last node of the arithmetic after it are stored with channels innermost, for all readers.
+Inputs and outputs of the program are row-major and would need a copy, so convolutions next to them
+are not replaced.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from scheduler.passes.winograd_kernel import (
 
 Worth = Callable[[Shape, DeviceSpec], bool]
 
-# Movement between a convolution and where it reads.
+# The most movement nodes between a convolution and the image it reads.
 MAX_STEPS = 32
-# Elementwise nodes looked at behind a convolution.
+# The most elementwise nodes visited after a convolution.
 MAX_CHAIN = 24
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
 CHANNELS_LAST = (0, 2, 3, 1)
@@ -51,21 +52,21 @@ CHANNELS_FIRST = (0, 3, 1, 2)
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A sum of products that is a convolution, or several of one result added up."""
+    """A sum of products that is a convolution, or the sum of several with equal output shapes."""
 
     inputs: tuple[Node, ...]  # (N, C, H, W) each
-    weight: Array  # (outputs, depth, 3, 3), the inputs' channels one after the other
+    weight: Array  # (outputs, depth, 3, 3); depth is the channels of all inputs, concatenated
     shape: Shape
 
 
 def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> dict[Node, Node]:
-    """Return old node -> new node with those convolutions as Winograd's that are worth it.
+    """Return old node -> new node, with convolutions replaced by Winograd's if worth it.
 
-    `worth` is asked only where the kernel exists; by default it picks those that are clearly
-    faster.
+    `worth` decides this for convolutions that the kernel supports. The default selects those that
+    are clearly faster.
     """
     order = toposort(roots)
-    # Its costs were measured with PoCL; other compilers may take minutes for such a kernel.
+    # Costs were measured with PoCL; other compilers may take minutes for such a kernel.
     if spec.is_simt or spec.images is not None or not spec.host_clang:
         return unchanged(order)
     graph = _Graph(Readers.of(order, roots), {n: i for i, n in enumerate(order)})
@@ -89,11 +90,11 @@ def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> di
     return new
 
 
-# --- Recognising ------------------------------------------------------------------------------
+# --- Recognizing ------------------------------------------------------------------------------
 
 
 def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
-    """Return convolutions by the node that is their result."""
+    """Return the convolutions by result node."""
     found: dict[Node, _Convolution] = {}
     for node in order:
         if node.dtype is not dt.float32:
@@ -102,7 +103,7 @@ def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
             one = _convolution(node)
             if one is not None:
                 found[node] = one
-        # Residual sums and convolutions of concatenations arrive as sums of convolutions: one
+        # Residual sums and convolutions of concatenations are sums of convolutions here. One
         # kernel over all channels stores one result.
         elif node.op is Op.ADD and all(s in found for s in node.src):
             both = _added(found[node.src[0]], found[node.src[1]])
@@ -123,7 +124,7 @@ def _added(a: _Convolution, b: _Convolution) -> _Convolution | None:
 
 
 def _convolution(node: Node) -> _Convolution | None:
-    """Return the convolution that a sum is, if it is one of those that the kernel computes."""
+    """Return the convolution that a sum computes, or None if the kernel does not support it."""
     product = node.src[0]
     if node.arg[0] is not Op.ADD or product.op is not Op.MUL:
         return None
@@ -136,7 +137,7 @@ def _convolution(node: Node) -> _Convolution | None:
     axes = None if source is None else _axes(source, atoms, node.arg[1])
     if source is None or axes is None or _depends(weight, atoms, axes.pixels):
         return None
-    # The first two axes are batch and channel, the last two rows and columns, see `_source`.
+    # The image's axes are batch, channel, row and column, see `_source`.
     image, index = source.node, source.index
     shape = Shape(
         batch=image.shape[0],
@@ -154,7 +155,7 @@ def _convolution(node: Node) -> _Convolution | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a factor is read: a node, the index, and where that is inside of it."""
+    """The node that a factor reads, the index, and the condition that the index is inside it."""
 
     node: Node
     index: tuple[Ix, ...]
@@ -162,20 +163,20 @@ class _Source:
 
 
 def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
-    """Return the images that a factor reads windows of, below zeros around them."""
+    """Return the image whose windows a factor reads, below zero padding; None for other reads."""
     index = index_of(atoms)
     valid: Predicate = ()
     for _ in range(MAX_STEPS):
         zeros = factor.op is Op.PAD and factor.arg[1] == 0
-        # Two terms on an axis are the pixel and the step in the window. Only then is this the image
-        # itself and not something reshaped from it.
+        # Two terms on an axis are the pixel and the step in the window, so this is the image
+        # itself and not a reshaped form of it.
         if not zeros and len(index) == 4 and all(len(i.terms) == 2 for i in index[2:]):
             return _Source(factor, index, valid)
         if factor.op not in MOVES or (factor.op is Op.PAD and not zeros):
             return None
         index, inside = source_index(factor, index)
         factor = factor.src[0]
-        # Conditions add up through nested pads.
+        # Conditions accumulate through nested pads.
         for ix, low, high in inside:
             valid = ixs.conjoin(valid, ix, low, high)
     return None
@@ -183,23 +184,23 @@ def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Which axis of the product is what."""
+    """The role of each axis of the product."""
 
-    image: int | None
-    outputs: int
-    down: int
-    across: int
-    weights: tuple[int, int, int]
+    image: int | None  # the batch axis, None if there is one image only
+    outputs: int  # output channels
+    down: int  # rows of the result
+    across: int  # columns of the result
+    weights: tuple[int, int, int]  # the summed axes: input channels, rows and columns of the window
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """Those that tell results of one output channel apart."""
+        """The axes of the results of one output channel."""
         ends = (self.down, self.across)
         return ends if self.image is None else (self.image, *ends)
 
 
 def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _Axes | None:
-    """Return the meaning of each axis, None if what is read are no windows of 3 x 3."""
+    """Return the role of each axis, or None if the factor does not read 3 x 3 windows."""
     axis = {r: a for a, r in enumerate(atoms) if r.size > 1}
     shape = source.node.shape
     bounds = [(source.index[a], 0, shape[a] - 1) for a in (2, 3)]
@@ -207,10 +208,10 @@ def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _
         return None
     ends: list[tuple[int, int]] = []
     for ix, low, high in bounds:
-        # A bound that was never asked for must hold by itself, or the read would leave the image.
+        # Without a condition the index must be in bounds by itself, or it would leave the image.
         if (ix, low, high) not in source.valid and (ix.lo < low or ix.hi > high):
             return None
-        # A factor of 1 on both terms rules out strides (on the pixel) and dilations (on the step).
+        # A factor of 1 on both terms rules out strides (pixel) and dilations (step).
         parts = [axis.get(atom) for atom, factor in ix.terms if factor == 1]
         moving = [a for a in parts if a is not None and a not in reduced]
         inner = [a for a in parts if a is not None and a in reduced]
@@ -220,21 +221,21 @@ def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _
     (down, i), (across, j) = ends
     channels = _plain(source.index[1], axis, atoms, shape[1])
     image = _plain(source.index[0], axis, atoms, shape[0])
-    # Channels that are not summed would be a depthwise convolution; the kernel has one group.
+    # A channel that is not summed means a depthwise convolution; the kernel has one group.
     if channels is None or channels not in reduced or (image is None and shape[0] > 1):
         return None
     summed = {a for a in reduced if atoms[a].size > 1}
     rest = [a for a in axis.values() if a not in summed and a not in (image, down, across)]
     ordered = [a for a in (image, *rest, down, across) if a is not None]
-    # Exactly one axis is left, the output channels; axes in another order would mean another layout
-    # of the result.
+    # One axis remains, the output channels. Another order of axes would be another layout of the
+    # result.
     if summed != {channels, i, j} or len(rest) != 1 or ordered != sorted(ordered):
         return None
     return _Axes(image, rest[0], down, across, (channels, i, j))
 
 
 def _plain(ix: Ix, axis: dict[Atom, int], atoms: Sequence[Atom], size: int) -> int | None:
-    """Return the axis that runs over a whole axis of the image, element by element."""
+    """Return the axis that covers a whole axis of the image, element by element."""
     if ix.const or len(ix.terms) != 1 or ix.terms[0][1] != 1:
         return None
     found = axis.get(ix.terms[0][0])
@@ -242,14 +243,14 @@ def _plain(ix: Ix, axis: dict[Atom, int], atoms: Sequence[Atom], size: int) -> i
 
 
 def _depends(weight: Node, atoms: Sequence[Atom], axes: Sequence[int]) -> bool:
-    """Whether weights differ along some axes."""
+    """Whether the weights differ along any of the axes."""
     return not depends(weight, index_of(atoms)).isdisjoint(atoms[a] for a in axes)
 
 
 def _weights(weight: Node, axes: _Axes) -> Array:
-    """Return weights (outputs, channels, 3, 3)."""
+    """Return the weights as (outputs, channels, 3, 3)."""
     kept = (axes.outputs, *axes.weights)
-    # All slices along other axes are the same.
+    # Slices along all other axes are equal.
     bounds = tuple((0, s if a in kept else 1, 1) for a, s in enumerate(weight.shape))
     values = interp.evaluate([like(weight, Op.SHRINK, (weight,), bounds)])[0]
     rest = tuple(a for a in range(len(weight.shape)) if a not in kept)
@@ -261,27 +262,31 @@ def _weights(weight: Node, axes: _Axes) -> Array:
 
 @dataclass(frozen=True)
 class _Graph:
-    """The graph as it was: readers and position of each node."""
+    """The original graph: the readers and the position of each node."""
 
     readers: Readers
     position: dict[Node, int]
 
     def end_of(self, node: Node, made: _Convolution) -> Node | None:
-        """Return the last node of the arithmetic behind a convolution through which all of it goes.
+        """Return the last elementwise node after a convolution that all paths from it pass through.
 
-        It goes on past x * sigmoid(x), where the ways meet again; None if the end is an output.
+        The search continues past branches that rejoin, such as x * sigmoid(x). Returns None if that
+        node is an output.
         """
         shape = made.shape.batch, made.shape.outputs, made.shape.rows, made.shape.columns
         inside: dict[Node, None] = {node: None}
         end: Node | None = None
-        # The earliest reader comes first, so that all ways are inside when they meet.
+        # Visiting the earliest reader first puts all branches inside before they rejoin.
         for _ in range(MAX_CHAIN):
             leaving = [n for n in inside if n in self.readers.roots or self._ahead(n, inside)]
-            # One leaving node means that all ways have met; another shape could not be pinned.
+            # A single leaving node means that all branches have rejoined. With another shape it
+            # cannot be stored with channels innermost.
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]
-            going = all(_goes_on(u, node) for u in ahead) and self.readers.roots.isdisjoint(leaving)
+            going = all(_continues(u, node) for u in ahead) and self.readers.roots.isdisjoint(
+                leaving
+            )
             if not ahead or not going:
                 break
             inside[min(ahead, key=self.position.__getitem__)] = None
@@ -291,15 +296,15 @@ class _Graph:
         return [u for u in self.readers.users[node] if u not in inside]
 
 
-def _goes_on(user: Node, node: Node) -> bool:
-    """Whether a node computes, element by element, from as many elements as a convolution has."""
+def _continues(user: Node, node: Node) -> bool:
+    """Whether a node is elementwise or a reshape with as many elements as the convolution."""
     return (user.op in ELEMENTWISE or user.op is Op.RESHAPE) and prod(user.shape) == prod(
         node.shape
     )
 
 
 def _pin(value: Node) -> Node:
-    """Return a value through storage with its channels innermost."""
+    """Return a value that is stored with its channels innermost."""
     if value.op is Op.PERMUTE and value.arg == CHANNELS_FIRST and value.src[0].op in _STORED:
         return value
     last = like(value, Op.PERMUTE, (value,), CHANNELS_LAST)
@@ -308,7 +313,7 @@ def _pin(value: Node) -> Node:
 
 
 def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceSpec) -> Node:
-    """Return the result of a convolution, in the form in which it was, from the custom kernel."""
+    """Return the result of a convolution, in its original layout, from the custom kernel."""
     s = made.shape
     blocks = choose_blocks(s, spec)
     kernel = CustomKernel(
@@ -323,7 +328,7 @@ def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceS
     data = transformed(made.weight, blocks)
     weight = new_weight(data, dt.float32)
     inputs = tuple(new[i].src[0] for i in made.inputs)
-    # The launch reads what `_pin` stored, below the permutation: its channels are innermost.
+    # The launch reads the storage that `_pin` created, with channels innermost.
     launch = like(node, Op.CUSTOM, (*inputs, weight), kernel)
     result = like(node, Op.RESULT, (launch,), 0)
     first = like(node, Op.PERMUTE, (result,), CHANNELS_FIRST)

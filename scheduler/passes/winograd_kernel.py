@@ -1,10 +1,11 @@
-"""Winograd's convolution F(2x2, 3x3) is one custom kernel: its text, tiles, weights, cost.
+"""The custom kernel of Winograd's convolution F(2x2, 3x3): text, blocks, weights and cost model.
 
     a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A,   16 products, not 36
     U = G g G^T, from the weights g, on the host         V = B^T d B, from 4 x 4 inputs d
 
-Neither V nor the products leave the core's own cache. Formulas and matrices: Lavin, Gray, "Fast
-Algorithms for Convolutional Neural Networks", 2015, section 4.1.
+A work-item transforms a block of tiles and keeps V and the products in the core's own cache. The
+formulas and matrices are from Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
+2015, section 4.1.
 """
 
 from __future__ import annotations
@@ -21,70 +22,70 @@ from scheduler.device.spec import DEFAULT, DeviceSpec
 
 Array = NDArray[Any]
 
-# Weights, inputs and results are transformed by G g G^T, B^T d B and A^T m A.
+# Matrices of the transforms: G g G^T for weights, B^T d B for inputs, A^T m A for results.
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 B_T: Final = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 
-# Steps of the sum over input channels in one loop body.
+# Input channels that one iteration of the summing loop handles.
 UNROLL: Final = 4
-# Accumulators of a register tile, by registers: the rest is for operands.
+# Accumulators of a register tile, by number of vector registers; the others hold operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
-# Limits of the blocks tried, chosen by hand: more tiles leave the cache.
+# Limits for the search over blocks, chosen by hand: more tiles do not fit in the cache.
 LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48
-# Bytes of V of a tile and channel: 16 float32.
+# Size of V for one tile and channel, in bytes: 16 float32.
 TILE_BYTES: Final = 64
-# Bytes of V, which is on the stack of a work-item: threads have 8 MiB on Linux, 2 with `ulimit -s
-# unlimited` (glibc).
+# The most bytes of V, which is on a work-item's stack. Threads have 8 MiB on Linux, and 2 MiB
+# with `ulimit -s unlimited` (glibc).
 STACK_BYTES: Final = 3 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost."""
+    """The shape of a convolution: 3 x 3 weights, stride and dilation 1, channels innermost."""
 
-    batch: int
-    height: int
-    width: int
-    channels: tuple[int, ...]  # of each input; the sum runs over all of them
+    batch: int  # number of images
+    height: int  # rows of the inputs
+    width: int  # columns of the inputs
+    channels: tuple[int, ...]  # channels of each input; the sum covers all of them
     outputs: int  # channels of the results
-    top: int  # top, left: rows and columns of zeros before the inputs
-    left: int
-    rows: int  # rows, columns: of the results
-    columns: int
+    top: int  # rows of zeros above the inputs
+    left: int  # columns of zeros left of the inputs
+    rows: int  # rows of the results
+    columns: int  # columns of the results
 
     @property
     def tiles_down(self) -> int:
-        """Tiles one below the other; the last may hold one row only."""
+        """The number of tiles in a column of an image; the last can hold a single row."""
         return -(-self.rows // 2)
 
     @property
     def tiles_across(self) -> int:
-        """Tiles beside each other."""
+        """The number of tiles in a row of an image."""
         return -(-self.columns // 2)
 
     @property
     def tiles(self) -> int:
-        """Tiles in all."""
+        """The total number of tiles."""
         return self.batch * self.tiles_down * self.tiles_across
 
     @property
     def flops(self) -> int:
-        """Operations done: products, and additions of the transforms; a multiply-add is two."""
+        """The number of operations, including transforms; a multiply-add counts as two."""
         depth = sum(self.channels)
         return self.tiles * (32 * depth * self.outputs + 32 * depth + 24 * self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the work is cut."""
+    """The division of the work into work-items and register tiles."""
 
-    lanes: int  # of a vector of channels
-    vectors: int  # vectors, rows: of a register tile: output channels and tiles
-    rows: int
-    tiles: int  # that a work-item does, a multiple of `rows`
-    groups: int  # parts of the output channels; a work-item does one
+    lanes: int  # width of a vector of channels
+    vectors: int  # vectors of output channels in a register tile
+    rows: int  # tiles in a register tile
+    tiles: int  # tiles of a work-item, a multiple of `rows`
+    groups: int  # parts of the output channels; a work-item computes one
 
     def items(self, shape: Shape) -> int:
         """Return the number of work-items."""
@@ -92,60 +93,63 @@ class Blocks:
 
 
 def fits(shape: Shape, spec: DeviceSpec) -> bool:
-    """Whether there are whole vectors of channels, registers for a tile, and stack for its V."""
+    """Whether the device supports the shape: whole vectors, enough registers and stack for V."""
     if _most_rows(shape, spec) < LEAST_ROWS:
         return False
     whole = all(c % spec.lanes == 0 for c in (*shape.channels, shape.outputs))
     sizes = [shape.batch * shape.height * shape.width * c for c in shape.channels]
     sizes.append(shape.batch * shape.rows * shape.columns * shape.outputs)
-    # Indices in the kernel are int, so no operand may have 2^31 elements or more.
+    # Indices in the kernel are int, so each operand must have fewer than 2^31 elements.
     small = max(sizes) < 2**31
     return whole and small and spec.lanes >= UNROLL
 
 
 @lru_cache(maxsize=1024)
 def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
-    """Return the blocks that take the fewest cycles by the model, for a shape that `fits`."""
-    # Ties go to larger register tiles: they load less for each multiply-add.
-    return min(_cuts(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows))
+    """Return the blocks with the fewest cycles by the cost model, for a shape that `fits`."""
+    # Ties go to larger register tiles, which load less per multiply-add.
+    return min(
+        _candidates(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows)
+    )
 
 
 def gain(shape: Shape, spec: DeviceSpec) -> float:
-    """Return cycles of the direct kernel over those of this one, by the model; 0 if few are saved.
+    """Return the speedup over the direct kernel by the cost model, or 0 if few cycles are saved.
 
     Args:
-        shape: for which `fits` holds.
+        shape: a shape for which `fits` holds.
         spec: the device.
     """
     depth, costs = sum(shape.channels), spec.winograd
-    # A 3 x 3 window takes nine products for each pair of channels.
+    # A 3 x 3 window needs nine products for each pair of channels.
     products = 9 * depth * shape.outputs
     pixels = shape.batch * shape.rows * shape.columns
     part = costs.direct_part / (1.0 if shape.outputs > spec.lanes else costs.lone_vector)
-    # The peak is `issue` multiply-adds a cycle, of `lanes` each.
+    # The peak is `issue` multiply-adds of `lanes` elements each per cycle.
     direct = products * pixels / (spec.loops.issue * spec.lanes * part * spec.cores)
     here = _cycles(shape, choose_blocks(shape, spec), spec)
     return direct / here if (direct - here) * spec.cores >= costs.least_saved else 0.0
 
 
 def pays(shape: Shape, spec: DeviceSpec) -> bool:
-    """Whether this is clearly faster than the direct kernel."""
+    """Whether this kernel is clearly faster than the direct one."""
     return fits(shape, spec) and gain(shape, spec) >= spec.winograd.least_gain
 
 
-def pays_as_a_rule(shape: Shape, spec: DeviceSpec) -> bool:
-    """Whether this is clearly faster on the first row of CPUs: one answer for all of them."""
+def pays_on_all_cpus(shape: Shape, spec: DeviceSpec) -> bool:
+    """Whether it is clearly faster on the default device row: the same answer for all CPUs."""
     return pays(shape, DEFAULT) and fits(shape, spec)
 
 
 def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
-    """Return the most rows of a register tile; 0 on devices whose registers are not known."""
-    # V of at least one register tile must fit on the stack, so the room bounds its rows.
+    """Return the most tiles of a register tile; 0 if the device's registers are not known."""
+    # V of at least one register tile must fit on the stack.
     room = STACK_BYTES // (TILE_BYTES * sum(shape.channels))
     return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
 
 
-def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
+def _candidates(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
+    """Yield the blocks to choose from for a shape that `fits`."""
     depth, lanes = sum(shape.channels), spec.lanes
     most = spec.l2_bytes // spec.winograd.cache_part // (TILE_BYTES * depth)
     for groups in (1, 2, 4, 8):
@@ -163,31 +167,33 @@ def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
 
 
 def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
-    """Return how long all cores are busy; what is left when others are done counts too."""
+    """Return the estimated cycles of the launch, including idle cores at its end."""
     depth, lanes, costs = sum(shape.channels), blocks.lanes, spec.winograd
     v, r = blocks.vectors, blocks.rows
     outputs = shape.outputs // blocks.groups
     count = min(blocks.tiles, shape.tiles)
-    # Sums of one item: 16 places of a transformed tile, panels of output channels, register tiles.
+    # Sums of one item: 16 elements of a transformed tile, panels of output channels, register
+    # tiles.
     sums = 16 * (outputs // lanes // v) * -(-count // r)
     work = v * r / spec.loops.issue * (costs.lone_vector if v == 1 else 1.0) + costs.load * (v + r)
-    # A step cannot be faster than its latency, nor than the weights that it reads arrive.
+    # A step takes at least its latency, and at least the time to load its weights.
     step = max(work, spec.loops.latency, 4 * v * lanes / costs.near_bytes)
     one = sums * (depth * step + costs.sum + 2 * v * r)
     one += count * (depth // lanes * costs.input + outputs // lanes * costs.output) + costs.item
     items = blocks.items(shape)
-    weights = 64 * depth * outputs  # of an item; those of a group follow each other
+    # bytes of one item's weights; items of a group run one after another
+    weights = 64 * depth * outputs
     again = 1 if 2 * weights <= spec.l2_bytes else items // blocks.groups
     waiting = weights * blocks.groups * again / costs.far_bytes / spec.cores
-    # Half an item is the expected wait for the last core at the end.
+    # On average the last core finishes half an item after the others.
     return one * (items / spec.cores + 0.5) + waiting
 
 
 def transformed(weight: Array, blocks: Blocks) -> Array:
-    """Return U, float32 (panels, 16, depth, channels of a panel), from (outputs, depth, 3, 3)."""
+    """Return U as float32 (panels, 16, depth, channels of a panel), from (outputs, depth, 3, 3)."""
     outputs, depth = weight.shape[:2]
     wide = np.einsum("ai,ocij,bj->aboc", G, weight.astype(np.float64), G)
-    # The panel is outermost: an item walks its weights in the order in which they are stored.
+    # With the panel outermost, an item reads its weights in the order of storage.
     panel = blocks.vectors * blocks.lanes
     cut = wide.reshape(16, outputs // panel, panel, depth)
     return np.asarray(cut.transpose(1, 0, 3, 2).astype(np.float32), order="C")
@@ -200,13 +206,13 @@ class Reference:
     shape: Shape
 
     def __call__(self, *arrays: Array) -> Array:
-        """Return what the kernel computes."""
+        """Return the kernel's result."""
         s = self.shape
         *inputs, packed = arrays
         depth = sum(s.channels)
         u = packed.astype(np.float64).transpose(1, 2, 0, 3).reshape(4, 4, depth, s.outputs)
         down, across = s.tiles_down, s.tiles_across
-        # The padded image has room for whole tiles, also where the last of them is cut off below.
+        # The padded image has room for whole tiles, even if the last one is cut off at the end.
         x = np.zeros((s.batch, 2 * down + 2 + s.height, 2 * across + 2 + s.width, depth))
         x[:, s.top : s.top + s.height, s.left : s.left + s.width] = np.concatenate(inputs, 3)
         d = np.empty((4, 4, s.batch, down, across, depth))
@@ -225,7 +231,7 @@ class Reference:
 
 
 def kernel_source(shape: Shape, blocks: Blocks) -> str:
-    """Return the source of the custom kernel: in0, in1, ... the inputs, then U."""
+    """Return the kernel's source; its parameters are in0, in1, ... for the inputs, then U."""
     depth = sum(shape.channels) // blocks.lanes
     lines = [*_head(shape, blocks, depth), *_forward(shape, blocks, depth)]
     lines += [*_products(shape, blocks, depth), *_back(shape, blocks), "  }", "}"]
@@ -233,10 +239,11 @@ def kernel_source(shape: Shape, blocks: Blocks) -> str:
 
 
 def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
+    """Return the declarations at the start of the kernel."""
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
-        # One vector more in a row: rows whose distance is a power of two share few cache lines.
+        # One more vector per row: rows a power of two apart would compete for few cache lines.
         f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
         f"const int group = get_global_id(0) / {count};",
         f"const int first = get_global_id(0) % {count} * {blocks.tiles};",
@@ -246,7 +253,7 @@ def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
 
 
 def _place(shape: Shape) -> str:
-    """Return statements that tell the column, row and image of `tile`."""
+    """Return statements that compute the column, row and image of `tile`."""
     across, down = shape.tiles_across, shape.tiles_down
     image = f"tile / {across * down}" if shape.batch > 1 else "0"
     row = f"tile / {across} % {down}" if shape.batch > 1 else f"tile / {across}"
@@ -254,13 +261,14 @@ def _place(shape: Shape) -> str:
 
 
 def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    """Yield the transform of the inputs to V."""
     vector, h, w = f"float{blocks.lanes}", shape.height, shape.width
     whole = f"(tiles + {blocks.rows - 1}) / {blocks.rows} * {blocks.rows}"
     yield f"for (int i = 0; i < {whole}; i++) {{"
     yield "  const int tile = first + min(i, tiles - 1);"
     yield f"  {_place(shape)}"
     yield f"  const int y = ty * 2 - {shape.top}, x = tx * 2 - {shape.left};"
-    # Most tiles are wholly inside; one test for all 16 loads spares them the tests one by one.
+    # Most tiles are completely inside; one test for all 16 loads avoids 16 separate tests.
     yield f"  const int inside = y >= 0 & x >= 0 & y <= {h - 4} & x <= {w - 4};"
     at = 0
     for number, channels in enumerate(shape.channels):
@@ -276,7 +284,7 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
                     load = f"M_LOAD(float, {blocks.lanes}, in{number} + (at + {offset}))"
                     test = f"y >= {-i} & y < {h - i} & x >= {-j} & x < {w - j}"
                     zero = f"({vector})(0.0f)"
-                    # Not ?: on the value: what is outside must not be read.
+                    # An if statement instead of ?: because elements outside must not be read.
                     other = f"d{i}{j} = {zero}; if ({test}) d{i}{j} = {load};"
                     yield f"      d{i}{j} = {load};" if safe else f"      {other}"
         yield "    }"
@@ -285,7 +293,7 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
             yield f"    const {vector} {', '.join(f'e{i}{j} = {t}' for i, t in enumerate(terms))};"
         for i in range(4):
             for j, term in enumerate(_combined([f"e{i}{k}" for k in range(4)])):
-                # Each of the 16 places has a plane of its own, so that a matrix product reads V
+                # Each of the 16 elements has its own plane, so that a matrix product reads V
                 # consecutively.
                 row = (4 * i + j) * (blocks.tiles * depth + 1) + at
                 yield f"    v[i * {depth} + c + {row}] = {term};"
@@ -300,6 +308,7 @@ def _combined(d: list[str]) -> list[str]:
 
 
 def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    """Yield the matrix products of U and V, up to the loop that `_back` continues."""
     n, vs, rs = blocks.lanes, range(blocks.vectors), range(blocks.rows)
     vector, channels = f"float{n}", depth * n
     panel = blocks.vectors * n
@@ -308,7 +317,7 @@ def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
     yield f"for (int panel = group * {panels}; panel < (group + 1) * {panels}; panel++) {{"
     yield f"  for (int i = 0; i < tiles; i += {blocks.rows}) {{"
     yield "    for (int t = 0; t < 16; t++) {"
-    # Scalars of V are read through a float pointer: each is spread over the lanes of a vector of U.
+    # V is read through a float pointer: each scalar is spread over the lanes of a vector of U.
     yield f"      const float* q = (const float*)(v + (t * {row} + i * {depth}));"
     weights = f"in{len(shape.channels)} + (panel * 16 + t) * {channels * panel}"
     yield f"      const __global float* u = {weights};"
@@ -332,6 +341,7 @@ def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
 
 
 def _back(shape: Shape, blocks: Blocks) -> Iterator[str]:
+    """Yield the transform of the products to results, and the epilogue."""
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     columns, outputs = shape.columns, shape.outputs
     yield f"    for (int r = 0; r < min({blocks.rows}, tiles - i); r++) {{"
@@ -352,7 +362,7 @@ def _back(shape: Shape, blocks: Blocks) -> Iterator[str]:
         yield f"        result[{2 * y + 1}] = z{y}1 - z{y}2 - z{y}3;"
     yield "        #pragma unroll"
     yield "        for (int p = 0; p < 4; p++) {"
-    # The last tile of an odd image has a row or column that is no part of the result.
+    # The last tile of an image with odd size has a row or column outside the result.
     if shape.rows % 2:
         yield f"          if (ty * 2 + p / 2 >= {shape.rows}) continue;"
     if columns % 2:

@@ -1,1 +1,1 @@
-"""Kernels as OpenCL C."""
+"""Renders scheduled kernels as OpenCL C."""

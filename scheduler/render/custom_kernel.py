@@ -1,9 +1,10 @@
-"""Render a custom kernel: its source with the epilogue in its slot.
+"""Renders a custom kernel: its hand-written source, with the epilogue in place of the macro.
 
     EPILOGUE(acc, i);     ->     { const float epilogue_value = (acc); const int epilogue_at = (i);
                                    const float v1 = in2[epilogue_at % 64]; ...; out0[...] = v3; }
 
-The text around stays as it was written; `#line` names the kernel in build logs.
+The epilogue is the elementwise work fused onto the kernel's first output. The rest of the source
+is unchanged. `#line` directives make build logs refer to the custom kernel's own lines.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from scheduler.render.values import Values
 
 
 class _Operands(Values):
-    """Values of an epilogue: weights are read as they are, parameters follow the kernel's own."""
+    """Values of an epilogue: weights are not packed, and parameters follow the kernel's own."""
 
     def __init__(self, emitter: Emitter, value: Node, first: int, lanes: int) -> None:
         super().__init__(emitter, value, [], lanes, _no_loops)
@@ -39,7 +40,8 @@ class _Operands(Values):
 
 
 def _no_loops(node: Node, _: Instance) -> None:
-    raise LoweringError(f"{node!r}: a reduction in an epilogue")  # `with_epilogue` refuses them
+    # `with_epilogue` rejects reductions
+    raise LoweringError(f"{node!r}: a reduction in an epilogue")
 
 
 def render_custom(
@@ -47,7 +49,8 @@ def render_custom(
 ) -> KernelCode:
     """Return the code of a custom kernel.
 
-    Targets are in the order of its outputs; without epilogue the first is stored as it is.
+    `targets` are the stored nodes, in the order of its outputs. Without an epilogue, the first
+    output is stored unchanged.
     """
     source = read_source(launch.spec.name, launch.spec.source)
     arguments: list[Node] = list(launch.inputs)
@@ -78,11 +81,11 @@ def _parameter(name: str, node: Node, *, written: bool) -> Parameter:
 def _block(
     launch: CustomLaunch, slot: Slot, epilogue: PlacedBody | None
 ) -> tuple[str, list[str], list[Node]]:
-    """Return what a slot stands for: what it is given, statements, the buffers they read."""
+    """Return the replacement of a slot: declarations, statements, and the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
     kind = cl.ctype(raw.dtype, lanes)
     value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
-    if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
+    if raw.dtype is dt.float16 and epilogue is not None:  # without an epilogue, the store rounds
         value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
@@ -104,14 +107,14 @@ def _block(
 
 
 def _instance(body: PlacedBody, size: int, operands: _Operands) -> Instance:
-    """Return the ranges of an epilogue at the element, or the first of the lanes, it is given."""
+    """Return the coordinates of the epilogue's ranges at `epilogue_at`, for the first lane."""
     emitter, lanes = operands.e, operands.lanes
     if lanes == 1:
         at = ixs.new_range(size, "at")
         emitter.name_atom(at, "epilogue_at", 0)
         index = ixs.unflatten(ixs.of(at), [r.size for r in body.ranges])
         return Instance(dict(zip(body.ranges, index, strict=True)), {})
-    *outer, last = body.ranges  # lanes divide the last one, see `with_epilogue`
+    *outer, last = body.ranges  # lanes divide the last range, see `with_epilogue`
     row = ixs.new_range(size // last.size, "row")
     column = ixs.new_range(last.size // lanes, "column")
     emitter.name_atom(row, f"(epilogue_at / {last.size})", 0)

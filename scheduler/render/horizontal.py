@@ -1,8 +1,9 @@
-"""Combine the lanes of accumulators at the end of a reduction whose lanes ran across it.
+"""Combines the lanes of vector accumulators, for reductions with lanes along a reduced range.
 
     8 sums of 8 lanes   ->   4 vectors, each with 4 lanes of 2 sums   ->   2 of 4   ->   1 of 8
 
-Vectors stay full: 7 steps instead of 24. The same pairs are combined as for one sum alone.
+Several sums share full vectors, which takes 7 steps instead of 24. The pairs combined are the same
+as for a single sum, so the results are equal.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from scheduler.ir.ops import Op
 from scheduler.render import opencl_c as cl
 from scheduler.render.kernel_code import Emitter
 
-# Within this part of a register (128 bits) most processors move lanes at no cost.
+# Most processors move lanes for free within this many lanes of a register (128 bits).
 PART = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """A variable whose lanes are equal blocks of several sums: their numbers, in order."""
+    """A variable whose lanes are equal blocks of several sums."""
 
-    name: str
-    owners: tuple[int, ...]
+    name: str  # the variable's name
+    owners: tuple[int, ...]  # number of the sum that owns each block, in order
 
 
 def combine_lanes(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> list[str]:
-    """Emit the reductions of accumulators to one element each; return these, assignable."""
+    """Emit the reduction of each accumulator to one element; return the elements' expressions."""
     found: list[str] = []
     while len(found) < len(names):
         left = names[len(found) :]
@@ -38,20 +39,21 @@ def combine_lanes(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: i
 
 
 def _alone(e: Emitter, name: str, op: Op, kind: dt.DType, lanes: int) -> str:
+    """Combine the lanes of one accumulator by halves."""
     code = name
     while lanes > 1:
         lanes //= 2
         low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
         text = cl.combine(op, f"{code}.{low}", f"{code}.{high}", kind, lanes)
         if kind is dt.bool_ and lanes == 1:
-            text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
+            text = f"-({text})"  # true is -1 in a lane and 1 as a scalar
         code = e.fresh("h")
         e.statement(f"{cl.ctype(kind, lanes)} {code} = {text};")
     return code
 
 
 def _group(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> list[str]:
-    """Combine a power of two of accumulators, at most as many as there are lanes."""
+    """Combine a number of accumulators that is a power of two and at most the number of lanes."""
     level = [_Sums(name, (i,)) for i, name in enumerate(names)]
     block = lanes
     while block > 1:
@@ -63,7 +65,7 @@ def _group(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> 
 
 
 def _halved(e: Emitter, pair: tuple[_Sums, ...], op: Op, kind: dt.DType, block: int) -> _Sums:
-    """Combine the halves of each block of one variable, or of two into one."""
+    """Combine the two halves of each block of one variable, or of two variables into one."""
     width = len(pair[0].owners) * block
     chunk = width if block > PART else min(width, PART)
     low: list[str] = []

@@ -1,12 +1,14 @@
-"""Emit the loops inside a step: reductions, and the filling of private arrays.
+"""Emits the loops inside a kernel's step, which computes one register tile of results.
+
+These are reductions, and loops that fill private arrays:
 
     acc = 0; for k in range(K): acc = fma(x[k], w[k], acc)
     for ky in 0..2: acc += (0 <= y+ky-1 < H ? x[y+ky-1] : 0) * w[ky]
     ->  for ky in max(0, 1-y) .. min(3, H+1-y) - 1: acc += x[y+ky-1] * w[ky]
 
-Predicates narrow loop bounds, so padding costs no work and no test. Inner reductions and invariants
-are emitted in front of a reduction's loops, the rest inside for all coordinates of the tile at
-once.
+Predicates narrow the loop bounds, so padding costs neither work nor tests. Inner reductions and
+invariants are emitted before a reduction's loops. All other values are emitted inside, for all
+coordinates of the register tile together.
 """
 
 from __future__ import annotations
@@ -32,19 +34,20 @@ from scheduler.render.kernel_code import Emitter, Instance, Val
 from scheduler.render.values import Values
 
 Key = tuple[object, ...]
-# Unrolling is decided here.
+# Unrolling is decided here, so the compiler must not unroll.
 NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"
-# Compilers that ignore such hints unroll loops of up to so many steps (Mesa's limit). They leave
-# one that starts at a number which they do not know: launches have one dimension, so it is 0.
+# Compilers that ignore such hints unroll loops of up to this many steps (Mesa's limit). They do
+# not unroll a loop whose start they do not know. `get_global_id(1)` is such a start: launches
+# have one dimension, so it is 0.
 UNROLLED_STEPS = 32
 
 
 class Loops:
-    """Emits reductions and private arrays through an Emitter; `values` computes what is in them."""
+    """Emits reductions and private arrays through an Emitter; `v` computes their elements."""
 
     def __init__(self, emitter: Emitter, schedule: LoopSchedule) -> None:
         self.e, self.schedule, self.lanes = emitter, schedule, schedule.lanes
-        self.v: Values  # set by the renderer: each of the two needs the other
+        self.v: Values  # set by the renderer, because the two objects need each other
         self.reduces = {
             r: self._reduce_axis(node, r)
             for node, order in schedule.reduce_order.items()
@@ -59,15 +62,15 @@ class Loops:
         return Axis(atom, atom.size // (unroll * lanes), unroll, lanes)
 
     def open(self, stack: ExitStack, count: int) -> Ix:
-        """Open a loop of `count` steps and return its variable; none is needed for one step."""
+        """Open a loop of `count` steps and return its variable; a single step needs no loop."""
         return self._open(stack, count, ("0", str(count))) if count > 1 else ixs.ZERO
 
     def open_rolled(self, stack: ExitStack, count: int) -> Ix:
-        """Open a loop that the device's compiler is asked not to unroll."""
+        """Open a loop with a hint that the device's compiler should not unroll it."""
         return self._open(stack, count, ("0", str(count)), f"{NO_UNROLL} ")
 
     def _open(self, stack: ExitStack, count: int, bounds: tuple[str, str], hint: str = "") -> Ix:
-        # Generated loops count with int.
+        # Generated loops count with an int.
         if count > ixs.LARGEST:
             raise LoweringError(f"a loop of {count} steps; at most {ixs.LARGEST}: work on parts")
         name = self.e.fresh("i")
@@ -80,19 +83,19 @@ class Loops:
     def cut(self, axis: Axis, step: Ix) -> list[Instance]:
         """Return the unrolled coordinates of one range at an outer step."""
         result = []
-        # A value of several lanes is a start plus the number of the lane.
+        # The index of a vector is its start plus the lane number.
         for u, start in enumerate(self._starts(axis, step)):
             value = ixs.add(start, ixs.of(self.v.lane)) if axis.lanes > 1 else start
             result.append(Instance({axis.atom: value}, {axis.atom: (step, ixs.constant(u))}))
         return result
 
     def _starts(self, axis: Axis, step: Ix) -> Iterator[Ix]:
-        """Yield where each vector of a block starts; the last ones may overlap those before."""
+        """Yield the start of each vector of a block; the last ones can overlap earlier ones."""
         if step.is_const or axis.outer == 1:
             yield from (ixs.constant(int(s)) for s in axis.starts()[step.const])
             return
         base = ixs.mul(step, axis.block)
-        # The last block starts earlier and overlaps.
+        # The last block starts earlier, so that it ends with the range.
         if axis.atom.size % axis.block:
             base = self._clamped(base, axis.atom.size - axis.block)
         for u in range(axis.unroll):
@@ -107,13 +110,13 @@ class Loops:
         return ixs.of(atom)
 
     def run(self, node: Node, instances: Iterable[Instance]) -> None:
-        """Emit a reduction or the filling of a private array, where it is not known yet."""
-        # Instances that differ only in ranges that the node does not depend on share one result.
+        """Emit a reduction, or the filling of a private array, unless its value is known."""
+        # Instances share a result if they differ only in ranges that the node does not depend on.
         targets = {self.v.key(node, i): i for i in instances}
         targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
         if not targets:
             return
-        # An inner reduction that does not depend on this loop must stay outside of it.
+        # An inner reduction that does not depend on this loop must be outside of it.
         self._run_nested(node, targets.values())
         if node.op is Op.STAGE:
             for key, instance in targets.items():
@@ -122,7 +125,7 @@ class Loops:
             self._reduce(node, targets)
 
     def _run_nested(self, node: Node, instances: Iterable[Instance]) -> None:
-        """Emit the reductions inside one that depend on nothing that is still unknown."""
+        """Emit the reductions inside a node whose ranges are all known."""
         if node not in self._nested:
             inside = scalar_nodes(node.src[0], into_reductions=False)
             self._nested[node] = [n for n in inside if n.op in LOOPS]
@@ -144,7 +147,7 @@ class Loops:
             cuts = [self.cut(self.reduces[r], s) for r, s in zip(order, steps, strict=True)]
             self._put_all(node, name, instance, cuts, 1 if across is None else self.lanes)
         done = self._done(across)
-        # Elements that lanes do not fill are left for a scalar loop over the end of the range.
+        # A scalar loop fills the elements at the end that no whole vector covers.
         if across is not None and done < across.size:
             with ExitStack() as loops:
                 rest = {r: self.open(loops, self.reduces[r].outer) for r in order[:-1]}
@@ -154,7 +157,7 @@ class Loops:
         self.e.remember(key, Val(name, vector=False, depth=depth))
 
     def _done(self, across: Atom | None) -> int:
-        """Return how many elements of a range the loop in lanes covers."""
+        """Return how many elements of a range the vectorized loop covers."""
         if across is None:
             return 0
         axis = self.reduces[across]
@@ -169,13 +172,13 @@ class Loops:
             self._put(node, name, instance, lanes)
 
     def _put(self, node: Node, name: str, instance: Instance, lanes: int) -> None:
-        """Store one element, or lanes of them, of a private array."""
+        """Store one element, or one vector, into a private array."""
         self.v.evaluate(node.src[0], instance)
         code = self.v.in_lanes(node.src[0], instance, lanes)
         ranges = node.arg[1]
         offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
-        if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
-            # Lanes over an outer axis lie apart in the array.
+        if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:
+            # Lanes over an outer axis are not consecutive in the array.
             vector = self.e.fresh("s")
             self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {vector} = {code};")
             sign = "-" if node.dtype is dt.bool_ else ""
@@ -187,9 +190,9 @@ class Loops:
         self.e.statement(cl.store_private(name, start, code, node.dtype, lanes))
 
     def _reduce(self, node: Node, targets: dict[Key, Instance]) -> None:
-        """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
+        """Emit the accumulators, loops over reduced ranges, and results of one reduction."""
         across = self.schedule.across.get(node)
-        # Lanes are in the result, or across the reduction; in both cases the accumulator is a
+        # Lanes are either in the result or along the reduction; both make the accumulator a
         # vector.
         moving = any(
             self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
@@ -211,11 +214,11 @@ class Loops:
             rest = 1 if across is not None else lanes
             self._leftover(node, across or order[-1], targets, names, rest)
         for key, name in names.items():
-            # A horizontal result is a scalar again.
+            # Combining the lanes makes the result a scalar.
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
 
     def _folded(self, node: Node, sums: list[str], lanes: int) -> str:
-        """Combine the accumulators of one result, each with the one half of them further on."""
+        """Combine the accumulators of one result, the second half of the list into the first."""
         while len(sums) > 1:
             half = len(sums) // 2
             for low, high in zip(sums[:half], sums[half:], strict=True):
@@ -232,7 +235,7 @@ class Loops:
         inner: list[Instance],
         lanes: int,
     ) -> None:
-        """Emit the steps of `inner`, the last range fastest; accumulators take turns."""
+        """Emit the steps of `inner`, last range fastest, with accumulators in rotation."""
         if any(n.op in LOOPS for n in self._nested[node]):
             self._run_nested(node, [o.extended(i) for o in targets.values() for i in inner])
         for number, coordinates in enumerate(inner):
@@ -251,7 +254,7 @@ class Loops:
         names: dict[Key, str],
         lanes: int,
     ) -> None:
-        """Reduce what parts left over at the end of their range, one element at a time."""
+        """Reduce the elements that whole vectors or parts leave over, one at a time."""
         done = self._done(across)
         if done == across.size:
             return
@@ -275,9 +278,9 @@ class Loops:
         return name
 
     def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
-        """Return the accumulator's next value; a product is fused into its sum."""
+        """Return the accumulator's next value; a product is fused into the sum."""
         op, term = node.arg[0], node.src[0]
-        # A fused multiply-add rounds once, and is one instruction on devices that have it.
+        # A fused multiply-add rounds once, and is a single instruction on most devices.
         is_product = term.op is Op.MUL and node.dtype.is_float
         fused = term.op is Op.DOT4 or (is_fused(term) if parts_of(node) else is_product)
         if op is Op.ADD and fused:
@@ -295,11 +298,11 @@ class Loops:
         """Open the loop over a reduced range, without the steps known to contribute nothing."""
         axis = self.reduces[r]
         if self.v.images is not None and 1 < axis.outer <= UNROLLED_STEPS:
-            # All reads of an unrolled loop wait in registers, which then are too few.
+            # An unrolled loop would keep all image reads in flight, which needs too many registers.
             zero = self.e.define(("zero",), "int", "get_global_id(1)", vector=False, depth=0)
             return self._open(stack, axis.outer, (zero.code, str(axis.outer)))
         if axis.block > 1 or axis.outer == 1 or self.v.images is not None:
-            return self.open(stack, axis.outer)  # outside of an image everything is zero anyway
+            return self.open(stack, axis.outer)  # reads outside an image are zero
         bounds, ensured = ["0", str(r.size)], []
         for test in self._vanishing(node):
             ix, low, high = test
@@ -309,7 +312,7 @@ class Loops:
             # All members of the tile share one loop.
             if not factor or factor < 0 or len(rests) > 1 or not self.e.knows(rest):
                 continue
-            if self.v.moves(rest):  # one loop serves all lanes
+            if self.v.moves(rest):  # all lanes share one loop
                 continue
             away = ixs.mul(rest, -1)  # low <= rest + factor*r <= high, solved for r
             first = ixs.floordiv(ixs.shift(away, low + factor - 1), factor)
@@ -318,7 +321,7 @@ class Loops:
             bounds[1] = self._further("<", bounds[1], last, r.size)
             ensured.append(test)
         step = self._open(stack, axis.outer, (bounds[0], bounds[1]))
-        # Loads need not ask again inside these bounds.
+        # Loads inside these bounds need no tests of their own.
         self._assume(stack, ixs.substitute_predicate(tuple(ensured), tile[0].mapping | {r: step}))
         return step
 
@@ -327,7 +330,7 @@ class Loops:
         return ixs.substitute(ixs.add(ix, ixs.mul(ixs.of(r), -factor)), mapping)
 
     def _further(self, sign: str, bound: str, ix: Ix, limit: int) -> str:
-        """Return the tighter of a loop bound and an index, as a variable where it is not known."""
+        """Return the tighter of a loop bound and an index, in a variable if it is not constant."""
         if (ix.hi <= limit) if sign == ">" else (ix.lo >= limit):
             return bound
         code = self.e.index(ix)
@@ -338,7 +341,7 @@ class Loops:
         return self.e.define(key, "int", text, vector=False, depth=self.e.depth_of(ix)).code
 
     def _assume(self, stack: ExitStack, tests: Predicate) -> None:
-        """Take tests as true until the loops of a stack are closed."""
+        """Assume that tests hold until the loops of a stack are closed."""
         fresh = set(tests) - self.v.assumed
         self.v.assumed |= fresh
         stack.callback(self.v.assumed.difference_update, fresh)
@@ -354,7 +357,7 @@ class Loops:
 
 
 def vanishing(node: Node) -> Predicate:
-    """Return tests on the ranges of a reduction; where one fails, a step contributes nothing."""
+    """Return tests on the ranges of a reduction; a step for which one fails contributes nothing."""
     op, term = node.arg[0], node.src[0]
     if op is Op.ADD and term.op is Op.MUL:
         a, b = term.src
@@ -364,7 +367,7 @@ def vanishing(node: Node) -> Predicate:
 
 
 def _outside(node: Node, fill: float) -> Predicate:
-    """Return the predicate of a load that gives `fill` where it fails, also behind a cast."""
+    """Return the predicate of a load that yields `fill` if it fails, possibly below a cast."""
     load = node.src[0] if node.op is Op.CAST and fill == 0 else node
     if load.op is not Op.LOAD or load.arg.fill != fill:
         return ()
@@ -373,7 +376,7 @@ def _outside(node: Node, fill: float) -> Predicate:
 
 
 def _is_finite(node: Node) -> bool:
-    """Whether a factor is a weight without NaN or infinity: 0 times these would not vanish."""
+    """Whether a factor is a weight without NaN or infinity, so that 0 times it is 0."""
     load = node.src[0] if node.op is Op.CAST else node
     if load.op is not Op.LOAD or not is_weight(load.src[0]):
         return False
@@ -381,7 +384,7 @@ def _is_finite(node: Node) -> bool:
 
 
 def union(parts: Iterable[Instance]) -> Instance:
-    """Return the coordinates of several ranges as one."""
+    """Return the combined coordinates of several ranges."""
     result = Instance({}, {})
     for part in parts:
         result = result.extended(part)

@@ -1,8 +1,8 @@
-"""The code of one kernel: `Emitter` collects its statements, `KernelCode` is what comes out.
+"""The text of one kernel: `Emitter` collects its statements, `KernelCode` is the result.
 
-Emitter puts each statement in the outermost scope it can be in: that of the deepest loop variable
-it depends on. Loop-invariant code motion and common subexpressions fall out of that and of one memo
-per scope.
+The Emitter places each statement in the outermost possible scope, which is that of the deepest loop
+variable it depends on. Each scope remembers its values. Together this performs loop-invariant code
+motion and common subexpression elimination.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from scheduler.loops.pack import Argument
 class Parameter:
     """A parameter of a kernel."""
 
-    name: str  # as the body calls it
-    type: str  # in C: "const __global float*", "__read_only image2d_t"
-    argument: Argument  # what a launch binds to it
-    written: bool  # whether the kernel writes it; it only reads the others
-    image: Image | None = None  # the image that it is; None for a buffer
+    name: str  # the name in the body
+    type: str  # the C type, such as "const __global float*" or "__read_only image2d_t"
+    argument: Argument  # the node or packed weight that a launch binds
+    written: bool  # whether the kernel writes it; other parameters are only read
+    image: Image | None = None  # the image, or None for a buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a kernel needs of a device beside its arguments."""
+    """The features of a device that a kernel needs besides its arguments."""
 
     float64: bool = False  # whether it computes in float64
-    # Whether its work-items share memory or wait for each other. Such a kernel is no function that
-    # can be called for one work-item after the other.
+    # Whether its work-items share memory or use barriers. Such a kernel cannot be called as a
+    # function for one work-item after another.
     work_group: bool = False
-    local_bytes: int = 0  # local memory of one work-group
-    image_reads: int = 0  # texels that its text reads; one inside a loop counts once
-    gated_reads: int = 0  # those of them that a condition may replace by a fill value
-    image_writes: int = 0  # texels that its text writes
+    local_bytes: int = 0  # local memory of one work-group, in bytes
+    image_reads: int = 0  # texel reads in its text; a read inside a loop counts once
+    gated_reads: int = 0  # image reads that a condition can replace by a fill value
+    image_writes: int = 0  # texel writes in its text
 
     def __add__(self, other: Needs) -> Needs:
-        """Return what two parts of one kernel need together."""
+        """Return the combined needs of two parts of one kernel."""
         return Needs(
             self.float64 or other.float64,
             self.work_group or other.work_group,
@@ -57,14 +57,14 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class KernelCode:
-    """The code of a kernel; its name and attributes are up to the program that it is put into."""
+    """The text of a kernel, without the name and attributes that a program gives it."""
 
     parameters: tuple[Parameter, ...]  # in order; the written ones come first
     body: str  # "{ statements }" and a line end
-    items: int  # work-items that have something to do
-    lanes: tuple[int, ...]  # vector widths used
-    needs: Needs  # what it needs of a device
-    group: int = 1  # work-items of a work-group; the launch is rounded up to whole ones
+    items: int  # work-items that have work to do
+    lanes: tuple[int, ...]  # vector widths in use
+    needs: Needs  # device features it needs
+    group: int = 1  # work-items in a work-group; a launch has whole work-groups
 
     @property
     def declarations(self) -> str:
@@ -73,51 +73,52 @@ class KernelCode:
 
     @property
     def text(self) -> str:
-        """The kernel in C, without what stands before its parameters."""
+        """The kernel's C text, from its parameter list on."""
         return f"({self.declarations})\n{self.body}"
 
     def definition(self, name: str) -> str:
-        """Return the kernel in C under a name, for launches of its work-groups."""
+        """Return the kernel in C with a name, to be launched in its work-groups."""
         attribute = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))"
         return f"__kernel {attribute}\nvoid {name}{self.text}"
 
     @property
     def launched(self) -> int:
-        """Work-items of a launch: whole work-groups; the kernel ends those beyond its own."""
+        """The work-items of a launch in whole work-groups; the kernel ends the excess ones."""
         return -(-self.items // self.group) * self.group
 
     @property
     def storage(self) -> tuple[Node, ...]:
-        """Nodes whose storage the kernel writes, in parameter order."""
+        """The nodes whose storage the kernel writes, in parameter order."""
         written = (p.argument for p in self.parameters if p.written)
         return tuple(node for node in written if isinstance(node, Node))
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """What is bound after the storage, in parameter order."""
+        """The arguments bound after the storage, in parameter order."""
         return tuple(p.argument for p in self.parameters if not p.written)
 
     @property
     def is_callable(self) -> bool:
-        """Whether the body can also be that of a function, called for one work-item at a time."""
+        """Whether the body can be that of a function that is called once per work-item."""
         return not self.needs.work_group and all(p.image is None for p in self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class Val:
-    """A computed value: C expression (a variable or a literal), whether it has lanes, depth."""
+    """A computed value: its C expression, whether it has lanes, and the depth of its scope."""
 
-    code: str
+    code: str  # a variable or a literal
     vector: bool
     depth: int
 
 
 @dataclass(slots=True)
 class Scope:
-    """A block of statements; `opener` is the loop header, empty for the kernel itself."""
+    """A block of statements."""
 
-    opener: str
+    opener: str  # the loop header; empty for the kernel itself
     lines: list[str | Scope] = field(default_factory=list)
+    # the values computed in this scope, by key
     memo: dict[Hashable, Val] = field(default_factory=dict)
 
 
@@ -125,12 +126,12 @@ class Emitter:
     """Collects statements into scopes; owns variable names and the C form of loop variables.
 
     Attributes:
-        scopes: those that are open, the kernel's own first.
-        needs: what the statements so far need of a device.
+        scopes: the open scopes, outermost (the kernel's own) first.
+        needs: the device features that the statements so far need.
 
     Args:
-        unsigned: whether quotients of indices are written with unsigned operands. A driver's
-            compiler does not know that they are not negative, and corrects a signed one.
+        unsigned: whether quotients of indices have unsigned operands. Indices are never negative,
+            but a driver's compiler does not know that and corrects signed quotients.
     """
 
     def __init__(self, *, unsigned: bool = False) -> None:
@@ -143,7 +144,7 @@ class Emitter:
 
     @property
     def depth(self) -> int:
-        """Depth of the innermost open scope."""
+        """The depth of the innermost open scope."""
         return len(self.scopes) - 1
 
     def fresh(self, prefix: str) -> str:
@@ -155,7 +156,7 @@ class Emitter:
         """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
         at = self.depth if depth is None else depth
         lines = self.scopes[at].lines
-        # The last line of an outer scope is the open loop: a statement goes before it.
+        # The last line of an outer scope is its open loop, so the statement goes before it.
         if at < self.depth:
             lines.insert(len(lines) - 1, text)
         else:
@@ -181,13 +182,13 @@ class Emitter:
         return None
 
     def remember(self, key: Hashable, value: Val) -> None:
-        """Remember a value for as long as its scope is open."""
-        # A hoisted value outlives the loop.
+        """Remember a value while its scope is open."""
+        # A hoisted value outlives the innermost loop.
         self.scopes[value.depth].memo[key] = value
 
     @contextmanager
     def loop(self, header: str) -> Iterator[None]:
-        """Open a loop; what is remembered inside is forgotten at its end."""
+        """Open a loop; values remembered inside are forgotten at its end."""
         scope = Scope(header)
         self.scopes[-1].lines.append(scope)
         self.scopes.append(scope)
@@ -197,12 +198,12 @@ class Emitter:
             self.scopes.pop()
 
     def name_atom(self, atom: Atom, code: str, depth: int) -> None:
-        """Say how a loop variable or run-time value is written, and in which scope it is known."""
+        """Set the C form of a loop variable or run-time value, and the depth of its scope."""
         self._names[atom] = code
         self._depths[atom] = depth
 
     def name_of(self, atom: Atom) -> str:
-        """Return how an atom is written."""
+        """Return the C form of an atom."""
         return self._names[atom]
 
     def knows(self, ix: Ix) -> bool:
@@ -214,11 +215,11 @@ class Emitter:
         return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
 
     def index(self, ix: Ix) -> str:
-        """Return the C expression of an index; raise LoweringError if a step exceeds int."""
+        """Return the C expression of an index; raise LoweringError if a partial sum exceeds int."""
         parts = []
         low = high = 0
         for atom, factor in ix.terms:
-            # C adds term by term, so an intermediate sum may overflow, too.
+            # C adds term by term, so an intermediate sum can overflow, too.
             ends = (atom.lo * factor, atom.hi * factor)
             low, high = low + min(ends), high + max(ends)
             _check(max(abs(e) for e in (*ends, low, high)))
@@ -233,7 +234,7 @@ class Emitter:
         if atom.inner is None:
             return self._names[atom]
         inner, n = atom.inner, atom.by
-        # C truncates; shift into the non-negative by a multiple of n
+        # C truncates towards 0, so a multiple of n is added to make the operand non-negative.
         shift = max(0, -(inner.lo // n) * n)
         _check(inner.hi + shift)
         text = f"({self.index(inner)})"
@@ -242,31 +243,31 @@ class Emitter:
         text = f"(int)((uint){text} {sign} {n}u)" if self.unsigned else f"{text} {sign} {n}"
         if shift and atom.kind == "div":
             text = f"{text} - {shift // n}"
-        # A division is paid once however many indices contain it.
+        # All indices that contain the division share one variable.
         return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
 
     def predicate(self, predicate: Predicate) -> tuple[str, int]:
-        """Return the C condition of a predicate (never the empty one) and its depth."""
+        """Return the C condition of a predicate, which is not empty, and its depth."""
         tests: list[str] = []
         depth = 0
         for ix, low, high in predicate:
             depth = max(depth, self.depth_of(ix))
             text = self.index(ix)
-            # The range of the index proves one side of many tests.
+            # The range of the index often proves one of the two comparisons.
             if ix.lo < low:
                 tests.append(f"({text} >= {low})")
             if ix.hi > high:
                 tests.append(f"({text} <= {high})")
-        # `&`, not `&&`: comparisons are free of side effects, and a short circuit is a branch.
+        # `&` instead of `&&`: comparisons have no side effects, and a short circuit is a branch.
         return " & ".join(tests) or "1", depth
 
     def text(self, level: int = 1) -> str:
-        """Return all statements, indented from a level on."""
+        """Return all statements, indented by `level` levels."""
         out: list[str] = []
         stack: list[tuple[str | Scope, int]] = [
             (line, level) for line in reversed(self.scopes[0].lines)
         ]
-        # Nests may be deeper than Python's recursion limit.
+        # Loops can be nested deeper than Python's recursion limit.
         while stack:
             item, depth = stack.pop()
             if isinstance(item, str):
@@ -281,8 +282,8 @@ class Emitter:
 def _check(value: int) -> None:
     if value > ixs.LARGEST:
         raise LoweringError(
-            f"an index of up to {value} elements, also in what is never stored; "
-            f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
+            f"an index of up to {value} elements, perhaps of a value that is never stored; "
+            f"at most {ixs.LARGEST}: use a smaller batch, or split the work"
         )
 
 
@@ -290,9 +291,9 @@ def _check(value: int) -> None:
 class Instance:
     """One coordinate of the register tile."""
 
-    mapping: dict[Atom, Ix]  # value of each range, and of each run-time index met so far
+    mapping: dict[Atom, Ix]  # value of each range, and of each run-time index so far
     coordinates: dict[Atom, tuple[Ix, Ix]]  # (outer step, unroll coordinate) of each range
 
     def extended(self, other: Instance) -> Instance:
-        """Return this instance with the ranges of another."""
+        """Return this instance with the ranges of another added."""
         return Instance(self.mapping | other.mapping, self.coordinates | other.coordinates)

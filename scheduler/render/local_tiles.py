@@ -1,13 +1,13 @@
-"""Matrix products of a work-group: tiles of both operands in local memory, the next one on its way.
+"""Emits matrix products of a work-group, with double-buffered operand tiles in local memory.
 
     c[m, n] = sum(a[m, k] * b[k, n]; k)      64 work-items as 8 x 8, each 8 rows x 8 columns
 
     a, b -> registers -> sa[0], sb[0]; barrier
-    for t:  a, b of tile t+1 -> registers         (in flight while the products are formed)
+    for t:  a, b of tile t+1 -> registers         (in flight during the products)
             c += sa[t % 2] * sb[t % 2]
             registers -> sa[(t+1) % 2], sb[(t+1) % 2]; barrier
 
-All work-items meet at the barriers: those beyond the edge load the last element and do not store.
+All work-items reach the barriers. Those beyond the edge load the last element and store nothing.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def emit_tile(
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand's way to local memory."""
+    """The path of one operand from global to local memory."""
 
-    name: str  # of its array; elements on their way are `name` and a number
-    load: Node  # of it
-    across: Atom  # its range beside the reduced one
-    # Coordinates in the tile of each element that a work-item moves; of the second as C text and as
-    # an index.
+    name: str  # the local array; registers have this name and a number
+    load: Node  # the load of the operand from global memory
+    across: Atom  # the operand's range besides the reduced one
+    # For each element that a work-item moves: its index along `across`, its index along the reduced
+    # range, and its place in the local tile (reduced range first) as C text.
     along: list[Ix]
     deep: list[Ix]
     places: list[tuple[str, str]]
 
 
 class _Emission:
-    """Emits one kernel."""
+    """The state while one kernel is emitted."""
 
     def __init__(self, emitter: Emitter, values: Values, tile: LocalTile) -> None:
         self.e, self.v, self.t = emitter, values, tile
@@ -54,7 +54,7 @@ class _Emission:
         self.batch: dict[Atom, Ix] = {}
 
     def emit(self, store: Callable[[Instance], None]) -> None:
-        """Emit everything."""
+        """Emit the whole kernel."""
         tile = self.t
         gm, gn = self._coordinates()
         operands = (
@@ -80,7 +80,7 @@ class _Emission:
         self._finish(sums, gm, gn, store)
 
     def _coordinates(self) -> tuple[Ix, Ix]:
-        """Emit which tile this work-group computes; return its row and column of tiles."""
+        """Emit the work-group's position and return its row and column of tiles."""
         tile = self.t
         high, wide = -(-tile.row.size // tile.rows), -(-tile.column.size // tile.columns)
         self.e.statement("const int item = get_local_id(0);")
@@ -95,19 +95,19 @@ class _Emission:
 
     def _variable(self, name: str, code: str, size: int) -> Ix:
         self.e.statement(f"const int {name} = {code};")
-        atom = ixs.new_range(max(2, size), name)  # of one value it would be a constant
+        atom = ixs.new_range(max(2, size), name)  # a range of size 1 would become a constant
         self.e.name_atom(atom, name, self.e.depth)
         return ixs.of(atom)
 
     def _clamped(self, name: str, ix: Ix, size: int) -> Ix:
-        """Return an index, or the last one where it would be beyond."""
+        """Return an index, limited to the last element."""
         if ix.hi < size:
             return ix
         code = self.e.index(ix)
         return self._variable(name, f"{code} < {size - 1} ? {code} : {size - 1}", size)
 
     def _operand(self, name: str, load: Node, across: Atom, extent: int, group: Ix) -> _Operand:
-        """Emit an operand's array, and which elements of its tile a work-item moves."""
+        """Emit an operand's local array, and the coordinates that a work-item moves."""
         items, tile = self.t.side**2, self.t
         width = extent + PADDING
         align = "__attribute__((aligned(16)))"
@@ -149,13 +149,13 @@ class _Emission:
                 self.e.statement(f"{op.name}{s} = {code};")
 
     def _put(self, operands: Sequence[_Operand], half: str) -> None:
-        """Emit the stores of what was fetched to local memory."""
+        """Emit the stores of the loaded registers to local memory."""
         for op in operands:
             for s, (k, i) in enumerate(op.places):
                 self.e.statement(f"{op.name}[{half}][{k}][{i}] = {op.name}{s};")
 
     def _multiply(self, sums: list[list[str]]) -> None:
-        """Emit the products of the tile that is in local memory."""
+        """Emit the products of the tile in local memory."""
         side = self.t.side
         with self.e.loop(f"for (int k = 0; k < {DEPTH}; k++)"):
             for j in range(len(sums[0])):
@@ -170,7 +170,7 @@ class _Emission:
     def _finish(
         self, sums: list[list[str]], gm: Ix, gn: Ix, store: Callable[[Instance], None]
     ) -> None:
-        """Emit what becomes of the sums, at every coordinate that is inside."""
+        """Emit the use of the sums at every coordinate inside the result."""
         tile, lane = self.t, ixs.of(self.v.lane)
         wide = tile.column.size // LANES
         tx = self._variable("tx", f"item % {tile.side}", tile.side)

@@ -1,10 +1,10 @@
-"""How kernels reach memory: pointers into buffers, and accesses to images.
+"""Renders memory accesses: pointers into buffers, and reads and writes of images.
 
 in0[row*512 + k + 7], in0[row*512 + k + 519]     ->     p = in0 + (row*512 + k); p[7], p[519]
 inside ? in0[row*512 + k] : 0                    ->     q = inside ? in0 + row*512 : zeros; q[k]
 four loads of p[4*i] to p[4*i + 3]               ->     q = *(float4*)(p + 4*i); q.s0, ... q.s3
 
-`scheduler.loops.images` decides what becomes an image.
+`scheduler.loops.images` decides which tensors are images.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from scheduler.loops.place import Place, PlacedStore
 from scheduler.render import opencl_c as cl
 from scheduler.render.kernel_code import Emitter, Instance, Needs, Val
 
-# Most elements of a buffer of fill values, which masked loads read where their predicate fails. A
-# longer load keeps its whole index on the side of the source.
+# The most elements of a buffer of fill values, which masked loads read if their predicate fails. A
+# longer load adds its whole index before the choice of the pointer.
 MAX_FILL = 4096
-# Sizes are multiples of this, so that most loads share one buffer.
+# Sizes of these buffers are multiples of this, so that most loads share one buffer.
 FILL_BLOCK = 256
-# Bytes of a GPU work-item's widest access, which every memory of a buffer is aligned to.
+# A GPU work-item's widest access, in bytes. All memory of buffers is aligned to it.
 MAX_ALIGNMENT = 16
-# Elements that a GPU loads at the cost of one.
+# Elements that a GPU loads for the cost of one.
 QUAD: Final = 4
-# What is read outside is zero.
+# The sampler returns zero outside the image.
 SAMPLER: Final = (
     "__constant sampler_t m_nearest =\n"
     "  CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;\n"
@@ -44,14 +44,14 @@ class Pointers:
     """Declares pointers through an Emitter.
 
     Attributes:
-        arguments: what the kernel is given, by parameter name; its loop nests share one.
-        scratch: what an earlier loop nest of the kernel wrote, by parameter name.
-        first: number of the first of their parameters.
-        spare_buffers: arguments that may be added for fill values.
-        whole_vectors: whether vectors at a multiple of their size are accessed as such, of at most
-            16 bytes: buffers begin at a multiple of that.
-        opaque: whether compilers are kept from addressing with an index register: an operand in
-            memory is part of its multiply-add only where the address is a pointer and a constant.
+        arguments: parameter names of the kernel's arguments, shared by its loop nests.
+        scratch: parameter names of values that an earlier loop nest of the kernel wrote.
+        first: number of the first of these parameters.
+        spare_buffers: number of arguments that can be added for fill values.
+        whole_vectors: whether vectors of at most 16 bytes, at a multiple of their size, are
+            accessed as aligned. Buffers are aligned to 16 bytes.
+        opaque: whether to prevent the compiler from addressing with an index register. A
+            multiply-add can have a memory operand only if its address is a pointer plus a constant.
     """
 
     def __init__(self, emitter: Emitter, lanes: int) -> None:
@@ -63,7 +63,7 @@ class Pointers:
         self.whole_vectors = False
         self.opaque = False
         self._fills: dict[tuple[object, ...], PackedWeight] = {}
-        # (start, fill values, pointer) of the masked loads that differ by a constant only
+        # (start, fill values, pointer) of the masked loads that differ only by a constant
         self._masked: dict[tuple[object, ...], list[tuple[int, PackedWeight, Val]]] = {}
 
     def argument(self, source: Argument) -> str:
@@ -77,8 +77,8 @@ class Pointers:
     ) -> tuple[str, str]:
         """Return a pointer and a constant for an offset into a buffer.
 
-        Offsets that differ by a constant share the pointer; an int index would be widened for each
-        access.
+        Offsets that differ by a constant share the pointer. Indexing with an int instead would
+        widen it for each access.
         """
         place = ixs.shift(offset, -offset.const)
         if place.is_const:
@@ -89,7 +89,7 @@ class Pointers:
             depth = self.e.depth_of(place)
             const = "" if written else "const "
             name = self.e.fresh("p")
-            # A widening without a sign is cheaper.
+            # Zero extension is cheaper than sign extension.
             plain = "(uint)" if self.e.unsigned and place.lo >= 0 else ""
             code = f"{pointer} + {plain}({self.e.index(place)})"
             hidden = self.opaque and not written and depth > 0
@@ -102,25 +102,25 @@ class Pointers:
         return known.code, str(offset.const)
 
     def is_aligned(self, offset: Ix, kind: dt.DType, lanes: int) -> bool:
-        """Return whether a vector is to be accessed as what lies at a multiple of its size."""
+        """Return whether a vector can be accessed as aligned to its size."""
         if not self.whole_vectors or lanes * kind.itemsize > MAX_ALIGNMENT:
             return False
         return not any(c % lanes for c in (offset.const, *(c for _, c in offset.terms)))
 
     def masked(self, load: Node, offset: Ix, test: Val, valid: Predicate) -> tuple[str, Ix] | None:
-        """Choose between the source and its fill values before the load, not after it.
+        """Choose between the source and its fill values before the load instead of after it.
 
             valid ? p[row + k] : 0     ->     q = valid ? p + row : zeros;   ... q[k]
 
-        The choice leaves the loops that the predicate does not depend on, and no branch is left.
-        None if the kernel may not have one more buffer. `offset` is that of the first element if
-        lanes move it; the test is the same in all lanes.
+        The choice moves out of loops that the predicate does not depend on, and loads need no
+        branch. Returns None if the kernel cannot have another buffer. If lanes move the offset,
+        `offset` is that of the first lane. The test is the same in all lanes.
         """
         pointer = self.argument(load.src[0])
         # Atoms deeper than the test are added after the choice.
         inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]
         inner = ixs.only(offset, inside)
-        # Beyond the limit of a fill buffer the choice moves inward.
+        # For a longer range than fill buffers have, the choice moves inward.
         if inner.hi - inner.lo + self.lanes > MAX_FILL:
             inner = ixs.ZERO
         inner = ixs.shift(inner, -inner.lo)
@@ -128,8 +128,8 @@ class Pointers:
         terms = ixs.shift(outer, -outer.const)
         place: Place = load.arg
         key = (pointer, terms, valid, place.fill)
-        for base, fill, name in self._masked.get(key, ()):  # a few elements on: the same pointer
-            # `near` is this load's place relative to the other one's base.
+        for base, fill, name in self._masked.get(key, ()):  # reuse the pointer of a nearby load
+            # `near` is this load's offset from the other load's pointer.
             near = ixs.shift(inner, outer.const - base)
             fits = near.lo >= 0 and near.hi + self.lanes <= fill.data.size
             if fits and self.e.lookup(("pointer", *key, base, fill)) == name:
@@ -140,18 +140,18 @@ class Pointers:
         kind = f"__global {load.dtype.cl}*"
         code = f"{test.code} ? {pointer} + ({self.e.index(outer)}) : {self.argument(made)}"
         depth = max(test.depth, self.e.depth_of(outer))
-        known = ("pointer", *key, outer.const, made)  # one for each number of them
+        known = ("pointer", *key, outer.const, made)  # one for each combination
         name = self.e.define(known, kind, code, vector=False, depth=depth)
         self._masked.setdefault(key, []).append((outer.const, made, name))
         return name.code, inner
 
     def _fill(self, load: Node, size: int) -> PackedWeight | None:
-        """Return a buffer that holds the fill value of a load, None if there are enough of them."""
+        """Return a buffer with a load's fill value, or None if no more buffers are allowed."""
         place: Place = load.arg
         whole = -(-size // FILL_BLOCK) * FILL_BLOCK
         key = (load.dtype, place.fill, whole)
         if key not in self._fills:
-            # Each set of fill values is one more kernel argument.
+            # Each buffer of fill values is another kernel argument.
             if len(self._fills) >= self.spare_buffers:
                 return None
             data = np.full(whole, place.fill, load.dtype.np)
@@ -162,10 +162,11 @@ class Pointers:
 def read_of_quad(
     e: Emitter, pointers: Pointers, load: Node, instance: Instance, offset: Ix
 ) -> Val | None:
-    """Emit the vector that an element lies in, if it is not known yet, and return the element.
+    """Emit an aligned load of the four elements that contain one element; return that element.
 
-    None if the loop does not take four neighbours, or these may lie across such vectors. The load
-    has no conditions and is the same for all lanes; `offset` is the element's.
+    Returns None if the loop does not use four neighbors, or if they can cross such a vector's
+    boundary. The load must have no conditions and be the same for all lanes. `offset` is the
+    element's offset.
     """
     kind = load.dtype
     first = ixs.shift(offset, -(offset.const % QUAD))
@@ -181,7 +182,7 @@ def read_of_quad(
 
 
 def _takes_four(offset: Ix, instance: Instance) -> bool:
-    """Whether the body has all four: a range walks elements, and the body takes several steps."""
+    """Whether the loop body reads all four: a range walks over elements, several per iteration."""
     return any(
         ixs.coefficient(offset, atom) == 1
         and instance.mapping[atom].terms != ()
@@ -194,7 +195,7 @@ def _takes_four(offset: Ix, instance: Instance) -> bool:
 
 
 class Values(Protocol):
-    """The kernel that an access is part of; `scheduler.render.values.Values` is one."""
+    """The values of the kernel around an access, such as `scheduler.render.values.Values`."""
 
     e: Emitter
     pointers: Pointers
@@ -202,7 +203,7 @@ class Values(Protocol):
     lane: Atom
 
     def moves(self, ix: Ix) -> bool:
-        """Return whether an index changes with the lane."""
+        """Return whether an index differs by lane."""
         ...
 
     def at_lane(self, ix: Ix, lane: int) -> Ix:
@@ -215,12 +216,12 @@ class Values(Protocol):
 
 
 def parameter_type(*, written: bool) -> str:
-    """Return the type of an image parameter."""
+    """Return the C type of an image parameter."""
     return f"__{'write' if written else 'read'}_only image2d_t"
 
 
 def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val | None:
-    """Emit a load from an image; None if its source is none, which is noted if it should be."""
+    """Emit a load from an image; return None for a buffer, after recording an unsuitable image."""
     source, place = load.src[0], load.arg
     tensor = plan.tensors.get(source)
     valid = ixs.substitute_predicate(place.valid, instance.mapping)
@@ -243,7 +244,7 @@ def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val
 
 
 def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: Ix) -> Val | None:
-    """Emit a load of four elements of a packed weight; None if it is a buffer."""
+    """Emit a load of four elements of a packed weight; return None if it is a buffer."""
     image = plan.weights.get(packed)
     if image is None:
         image = weight_image(packed, plan.most) if values.lanes == TEXEL else None
@@ -258,9 +259,9 @@ def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: I
 def write(
     plan: ImagePlan, values: Values, store: PlacedStore, instance: Instance, name: str, code: str
 ) -> str | None:
-    """Return the statement that stores four elements; None if the result is a buffer.
+    """Return the statement that stores four elements, or None if the result is a buffer.
 
-    `code` is lanes wide if the offset moves with the lane.
+    `code` is a vector if the offset differs by lane.
     """
     tensor = plan.tensors.get(store.target)
     if tensor is None:
@@ -277,7 +278,7 @@ def write(
 
 
 def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predicate) -> Val:
-    """Emit the read of a texel, or of the one of its elements that all lanes take."""
+    """Emit the read of a texel, or of one of its elements that all lanes share."""
     place: Place = load.arg
     x, y = at.x, at.y
     if not gates:
@@ -285,7 +286,7 @@ def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predic
     elif place.fill == 0:
         found = _read_texel(plan, values, load.src[0], x, y, gates)
     else:
-        # What is read outside is defined, so the read needs no branch.
+        # Reads outside the image are defined, so the read needs no branch.
         texel = _read_texel(plan, values, load.src[0], x, y)
         test = values.condition(gates)
         fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
@@ -303,7 +304,7 @@ def _texel(plan: ImagePlan, values: Values, load: Node, at: Texel, gates: Predic
 def _picked(
     plan: ImagePlan, values: Values, load: Node, index: tuple[Ix, ...], valid: Predicate
 ) -> Val | None:
-    """Emit the read of one texel of which each lane takes an element of its own; None if of more.
+    """Emit the read of one texel in which each lane uses its own element; None if it needs more.
 
     x[c / 2], lanes over c     ->     read_imagef(x, ...).s0011
     """
@@ -329,11 +330,12 @@ def _picked(
 def _read_texel(
     plan: ImagePlan, values: Values, source: Argument, x: Ix, y: Ix, gates: Predicate = ()
 ) -> Val:
-    """Emit the read of a texel where it is not known yet; zero where `gates` do not hold.
+    """Emit the read of a texel, unless it is known already; it is zero if `gates` do not hold.
 
         inside ? read(x, y) : 0     ->     read(x, inside ? y : -1)
 
-    Compilers make a branch of the former. Without a sampler a read outside is undefined in OpenCL.
+    Compilers turn the former into a branch. Reading outside without a sampler is undefined in
+    OpenCL.
     """
     name = values.pointers.argument(source)
     key = ("texel", name, x, y, gates)
@@ -341,7 +343,7 @@ def _read_texel(
     if known is not None:
         return known
     values.e.needs += Needs(image_reads=1, gated_reads=1 if gates else 0)
-    # A test moves with the coordinate that has its ranges: neighbours in the other one share both.
+    # A test joins the coordinate that has its ranges, so neighbors along the other one share it.
     of_y = tuple(test for test in gates if _missing(test[0], y) <= _missing(test[0], x))
     of_x = tuple(test for test in gates if test not in of_y)
     column, row = _gated(values, x, of_x), _gated(values, y, of_y)
@@ -354,12 +356,12 @@ def _read_texel(
 
 
 def _missing(ix: Ix, coordinate: Ix) -> int:
-    """Return how many ranges of an index a coordinate does not depend on."""
+    """Return the number of an index's ranges that a coordinate does not depend on."""
     return len(set(ixs.leaves(ix)) - set(ixs.leaves(coordinate)))
 
 
 def _gated(values: Values, coordinate: Ix, gates: Predicate) -> Val:
-    """Emit a coordinate that is outside of the image where `gates` do not hold."""
+    """Emit a coordinate that is outside the image if `gates` do not hold."""
     code, depth = values.e.index(coordinate), values.e.depth_of(coordinate)
     if not gates:
         return Val(code, vector=False, depth=depth)

@@ -1,9 +1,9 @@
-"""Write IR values and operations in OpenCL C, for scalars and for vectors of any width.
+"""Writes IR values and operations as OpenCL C, for scalars and vectors.
 
-Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL comparisons return
-them. Signed overflow is undefined in C, so operations that could wrap use unsigned types
-(`_wrapped`). A half is a float in registers; nodes of the graph widen and round (`passes.halves`).
-FP contraction is off: fused operations are written m_fma.
+Conditions are ints in registers: 0 or 1 as scalars, 0 or -1 in vector lanes, as OpenCL comparisons
+return them. Signed overflow is undefined in C, so operations that could wrap use unsigned types
+(`_wrapped`). An fp16 value is a float in registers; graph nodes widen and round it
+(`passes.halves`). FP contraction is off, so fused operations are explicit calls of m_fma.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _INFIX = {
     Op.EQ: "==",
     Op.NE: "!=",
 }
-# Their results may leave the range of the type; C also forbids shifting negative numbers left.
+# Results can leave the range of the type. C also forbids shifting negative numbers left.
 _WRAPS = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
-# Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
+# Arithmetic on bools is logic, as in numpy. Because true is 1 or -1, C's + and * would be wrong.
 _LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
 _CALL = {
     Op.SQRT: "m_sqrt",
@@ -55,24 +55,24 @@ _CALL = {
 
 
 def register(dtype: DType) -> DType:
-    """Return the type a value has in registers."""
+    """Return the type of a value in registers."""
     if dtype is dt.float16:
         return dt.float32
     return dt.int32 if dtype is dt.bool_ else dtype
 
 
 def ctype(dtype: DType, lanes: int) -> str:
-    """Return the C type of a register value."""
+    """Return the C type of a value in registers."""
     return register(dtype).cl + (str(lanes) if lanes > 1 else "")
 
 
 def buffer_type(dtype: DType, *, written: bool) -> str:
-    """Return the C type of a kernel's parameter for a buffer of stored elements."""
+    """Return the C type of a kernel parameter for a buffer of stored elements."""
     return f"{'' if written else 'const '}__global {dtype.cl}*"
 
 
 def function(name: str, dtype: DType) -> str:
-    """Return the name of a function of the prelude for a type."""
+    """Return the name of a prelude function for a type."""
     return name if dtype is not dt.float64 else f"m_double_{name.removeprefix('m_')}"
 
 
@@ -85,7 +85,7 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         if dtype.name == "int32" and value == -(2**31):
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
-    if math.isnan(value):  # drivers differ in the bits of NAN
+    if math.isnan(value):  # the bits of NAN differ between drivers
         is_double = dtype is dt.float64
         return "as_double(0x7ff8000000000000L)" if is_double else "as_float(0x7fc00000)"
     if not math.isfinite(value):
@@ -104,13 +104,13 @@ def widen(code: str, dtype: DType, lanes: int) -> str:
 
 
 def mask_for(condition: str, dtype: DType, lanes: int) -> str:
-    """Return an int lane mask converted to the width `select` asks for."""
+    """Return a mask of int lanes converted to the lane width that `select` requires."""
     kind = _INT_OF_SIZE[register(dtype).itemsize]
     return condition if lanes == 1 or kind == "int" else f"M_CONVERT({kind}{lanes}, {condition})"
 
 
 def choose(condition: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
-    """Return `condition ? yes : no`, lane by lane; all operands have the same number of lanes."""
+    """Return `condition ? yes : no` by lane; all operands have the same number of lanes."""
     if lanes == 1:
         return f"({condition} ? {yes} : {no})"
     return f"M_CHOOSE({mask_for(condition, dtype, lanes)}, {yes}, {no})"
@@ -123,7 +123,7 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
         test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
         return test if lanes == 1 or a.itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
     if source.is_float and target.is_int and target.itemsize < 4:
-        # Compilers assume that the value fits the narrow type; int32 first cuts one that does not.
+        # Compilers assume that the value fits the narrow type. Converting to int32 first is safe.
         code, a = cast(code, source, dt.int32, lanes), dt.int32
     if source is dt.bool_ and lanes > 1:
         return f"M_CONVERT({b.cl}{lanes}, -{code})"
@@ -135,10 +135,10 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def operation(node: Node, src: list[str], lanes: int) -> str:
-    """Return an elementwise node's expression over `lanes` lanes; a LoweringError is our defect."""
+    """Return an elementwise node's expression; a LoweringError means a bug in the compiler."""
     op, kind = node.op, node.src[-1].dtype
     if node.dtype is dt.float16 and rounds(node):
-        raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
+        raise LoweringError(f"{op.name}: fp16 arithmetic that no pass has widened")
     if op in (Op.CAST, Op.BITCAST):
         return _conversion(node, src[0], lanes)
     if op in COMPARE:
@@ -166,7 +166,7 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
 
 
 def quotient(dividend: str, parts: tuple[float, float], lanes: int) -> str:
-    """Return a quotient by a known number; `parts` are those of `scheduler.render.quotient`."""
+    """Return the quotient by a constant, with `parts` from `scheduler.render.quotient`."""
     high, low = (literal(part, dt.float32) for part in parts)
     if lanes > 1:
         high, low = (widen(part, dt.float32, lanes) for part in (high, low))
@@ -189,9 +189,9 @@ def _negated(a: str, kind: DType, lanes: int) -> str:
 
 
 def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> str:
-    """Return a quotient or remainder of integers; x86 traps on a/0 and on the smallest int / -1.
+    """Return an integer quotient or remainder; x86 traps on a / 0 and on the smallest int / -1.
 
-    Dividing by 0 counts as dividing by 1, as in the interpreter; another known divisor is safe.
+    Division by 0 divides by 1, as in the interpreter. Other divisors that are `known` are safe.
     """
     sign = "/" if op is Op.IDIV else "%"
     if known:
@@ -206,12 +206,13 @@ def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> 
         return f"({a} {sign} {choose(is_equal('0'), one, b, kind, lanes)})"
     unsafe = f"({is_equal('0')} | {is_equal('(-1)')})"
     result = f"({a} {sign} {choose(unsafe, one, b, kind, lanes)})"
-    if op is Op.MOD:  # the remainder of 1 and of -1 is 0
+    if op is Op.MOD:  # the remainder by 1 equals that by -1, which is 0
         return result
     return choose(is_equal("(-1)"), _negated(a, kind, lanes), result, kind, lanes)
 
 
 def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
+    """Return a unary operation, or raise LoweringError if there is no rendering."""
     if op is Op.NEG:
         return _negated(a, kind, lanes)
     if op is Op.ABS:
@@ -235,7 +236,7 @@ def _negative(a: str, kind: DType, lanes: int) -> str:
 
 
 def _lane_test(test: str, kind: DType, lanes: int) -> str:
-    """Turn the result of a vector compare (lanes as wide as the operands) into int lanes."""
+    """Convert the result of a vector comparison, as wide as its operands, to int lanes."""
     return test if register(kind).itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
 
 
@@ -253,12 +254,12 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
     if dt.float16 in (source, target) or dt.bool_ in (source, target):
         raise LoweringError(f"BITCAST: {source} to {target} has no OpenCL rendering")
     if source.itemsize < 4 and lanes == 1:
-        code = f"({source.cl}){code}"  # a literal is an int in C
+        code = f"({source.cl}){code}"  # C literals are ints
     return f"as_{ctype(target, lanes)}({code})"
 
 
 def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool = False) -> str:
-    """Return a load of consecutive elements; `aligned` ones are at a multiple of their size."""
+    """Return a load of consecutive elements; `aligned` means at a multiple of the vector's size."""
     whole = "WHOLE_" if aligned and lanes > 1 else ""
     if dtype is dt.float16:
         return f"M_LOAD_HALF_{whole}{lanes}({pointer} + ({offset}))"
@@ -271,7 +272,7 @@ def load(pointer: str, offset: str, dtype: DType, lanes: int, *, aligned: bool =
 
 
 def load_private(array: str, offset: str, dtype: DType, lanes: int) -> str:
-    """Return a load from a private array, which holds register types of scalars: bools are 0/1."""
+    """Return a load from a private array, which holds scalar register types; bools are 0 or 1."""
     if lanes == 1:
         return f"{array}[{offset}]"
     code = f"M_PICK({register(dtype).cl}, {lanes}, {array} + ({offset}))"
@@ -313,19 +314,19 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
 
 
 def _extreme(op: Op, a: str, b: str, kind: DType, lanes: int, *, nan: bool) -> str:
-    """Return the larger (MAX) or smaller of a and b; a NaN in `b` needs a test of its own."""
+    """Return the larger (MAX) or smaller (MIN) of a and b; `nan` tells whether b can be NaN."""
     test = f"({a} < {b})" if op is Op.MAX else f"({b} < {a})"
     test = test if lanes == 1 else _lane_test(test, kind, lanes)
     code = choose(test, b, a, kind, lanes)
     if not nan:
         return code
-    # A select of its own: the inner one is a single instruction of most devices.
+    # A separate select, because the inner one is a single instruction on most devices.
     test = f"({b} != {b})" if lanes == 1 else _lane_test(f"({b} != {b})", kind, lanes)
     return choose(test, b, code, kind, lanes)
 
 
 def _may_be_nan(node: Node) -> bool:
-    """Whether a value may be NaN: a known number and a converted integer are not."""
+    """Whether a value can be NaN; known numbers and converted integers cannot."""
     if node.op is Op.CONST:
         return isinstance(node.arg, float) and math.isnan(node.arg)
     whole = node.op is Op.CAST and not node.src[0].dtype.is_float

@@ -1,8 +1,9 @@
-"""Render a scheduled kernel as OpenCL C.
+"""Renders a scheduled kernel as OpenCL C.
 
-The body is evaluated once per coordinate of the register tile, with ranges replaced by `outer*block
-+ coordinate (+ lane)`. The memo finds values that do not depend on a coordinate: a weight vector is
-loaded once per tile, a column of a sliding window once.
+The kernel's expression is evaluated once per coordinate of the register tile, which is the block of
+results that a step keeps in registers. Each range is replaced by `outer*block + coordinate
+(+ lane)`. Values that do not depend on a coordinate are remembered and reused, so a weight vector
+is loaded once per tile, and so is a column of a sliding window.
 """
 
 from __future__ import annotations
@@ -40,15 +41,18 @@ from scheduler.render.values import Values
 class Nest:
     """One loop nest to render."""
 
-    body: PlacedBody  # placed and merged
-    schedule: LoopSchedule  # its loops
-    outputs: tuple[Node, ...]  # nodes whose storage its stores write, in their order
-    spec: DeviceSpec  # of the device
-    images: ImagePlan | None = None  # what is an image; None where the device reads buffers only
-    spare_buffers: int = 0  # arguments that may be added to those the body reads
+    body: PlacedBody  # the expression to compute, with memory offsets and merged ranges
+    schedule: LoopSchedule  # the loops
+    outputs: tuple[Node, ...]  # the nodes whose storage it writes, in the order of its stores
+    spec: DeviceSpec  # the target device
+    # plan of which nodes are images; None if the device reads buffers only
+    images: ImagePlan | None = None
+    spare_buffers: int = 0  # number of arguments that can be added to those the body reads
 
 
 class _Renderer:
+    """Renders one loop nest; nests of one kernel share its parameters."""
+
     def __init__(
         self,
         nest: Nest,
@@ -61,36 +65,36 @@ class _Renderer:
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
         vector = self.schedule.vector
-        # The other lanes compute copies of the last element, which are not stored.
+        # Lanes beyond these compute copies of the last element, which are not stored.
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
         self.e = Emitter(unsigned=self.simt)
         self.loops = Loops(self.e, self.schedule)
-        # A leftover that lanes do not divide is a loop of its own: not packed for.
+        # Weights are not packed for leftovers, which run in separate scalar loops.
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
-        if self.simt:  # neighbouring work-items read neighbouring weights
+        if self.simt:  # neighboring work-items read neighboring weights
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
         self.v.weights_in_images = self.schedule.weights_in_images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.pointers.scratch = scratch
-        # On a host's processor a vector may lie anywhere at no cost.
+        # On the host's processor, unaligned vectors cost nothing.
         self.v.pointers.whole_vectors = not nest.spec.host_clang and not scratch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v
 
     def _vectors(self) -> int:
-        """Return the vectors of the register tile."""
+        """Return the number of vectors in the register tile."""
         return prod(a.unroll for a in self.outputs if a.atom is self.schedule.vector)
 
     def _run_here(self, node: Node, instance: Instance) -> None:
         self.loops.run(node, [instance])
 
     def render(self, first: str, level: int) -> str:
-        """Return the statements of the nest; `first` is an expression of its work-item."""
+        """Return the statements of the nest; `first` is the C expression of its work-item."""
         schedule = self.schedule
         if schedule.local is not None:
             numbers = list(range(len(self.body.stores)))
@@ -104,7 +108,7 @@ class _Renderer:
         with ExitStack() as loops:
             if schedule.chunk > 1:
                 end = f"item * {schedule.chunk} + {schedule.chunk}"
-                # The last item may have fewer steps, and must not run over the end.
+                # The last item can have fewer steps, and must not run past the end.
                 whole = schedule.steps % schedule.chunk == 0
                 last = end if whole else f"({end} < {schedule.steps} ? {end} : {schedule.steps})"
                 self.e.statement(f"const int end = {last};")
@@ -113,7 +117,7 @@ class _Renderer:
             name = "step" if schedule.chunk > 1 or part is not None else "item"
             instances = self._instances(outer, self._outer_steps(outer, name))
             self._reduce_all(instances, known)
-            # Inside an inner loop a store would be repeated.
+            # Stores that do not depend on the inner loops must stay outside of them.
             above = [self.body.loops_around(s) <= known for s in self.body.stores]
             self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
@@ -126,7 +130,7 @@ class _Renderer:
         return self.e.text(level)
 
     def _part(self) -> Ix:
-        """Emit which part of which step the work-item does."""
+        """Emit the work-item's step and part, and return the part."""
         parts = self.schedule.parts
         self.e.statement(f"const int step = item / {parts};")
         self.e.statement(f"const int part = item % {parts};")
@@ -135,15 +139,16 @@ class _Renderer:
         return ixs.of(atom)
 
     def _open_part(self, loops: ExitStack, count: int, part: Ix | None) -> Ix:
-        """Open the outermost loop inside a step, of a part only where there are parts."""
+        """Open the outermost loop inside a step, over the work-item's part if there are parts."""
         if part is None:
             return self.loops.open(loops, count)
         share = count // self.schedule.parts
         return ixs.add(ixs.mul(part, share), self.loops.open(loops, share))
 
     def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
+        """Emit the numbered stores at all given coordinates."""
         values = [self.body.values[n] for n in numbers]
-        axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
+        axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # axes of the open loops
         with ExitStack() as loops:
             # Private arrays with run-time indices are slow on GPUs.
             if not self.simt and is_worth_rolling(values, axes, instances):
@@ -151,13 +156,14 @@ class _Renderer:
             if self.schedule.transposed is not None:
                 transpose_loads(self.v, values, instances)
             for instance in instances:
-                for value in values:  # one may overwrite what another one still has to read
+                # evaluate all first, as one store can overwrite another's input
+                for value in values:
                     self.v.evaluate(value, instance)
                 for number in numbers:
                     self._store(number, instance)
 
     def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
-        """Emit the reductions that depend on known ranges only and are not emitted yet."""
+        """Emit the remaining reductions that depend on known ranges only."""
         for node in looped(self.body):
             if known.issuperset(self.v.depends(node)):
                 self.loops.run(node, instances)
@@ -169,19 +175,19 @@ class _Renderer:
         rest = ixs.of(whole)
         blocked, per_block = self.schedule.blocked or (None, 0)
         steps: dict[Atom, Ix] = {}
-        # Neighbouring steps touch neighbouring memory.
+        # Neighboring steps access neighboring memory.
         for axis in reversed(axes):
             count = per_block if axis.atom is blocked else axis.outer
             steps[axis.atom] = self._variable(ixs.mod(rest, count))
             rest = ixs.floordiv(rest, count)
         if blocked is not None:
-            # The steps above count from the block's start.
+            # The block's own steps count from its start.
             base = ixs.mul(self._variable(rest), per_block)
             steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
         return steps
 
     def _variable(self, ix: Ix) -> Ix:
-        """Give an index a variable of its own, so that later arithmetic stays affine in it."""
+        """Assign an index to a variable, so that later arithmetic stays affine in it."""
         if ix.is_const or (len(ix.terms) == 1 and ix.terms[0][0].kind == "range"):
             return ix
         atom, name = ixs.new_range(ix.hi + 1, "o"), self.e.fresh("o")
@@ -195,6 +201,7 @@ class _Renderer:
         return [union(combination) for combination in product(*cuts)]
 
     def _store(self, number: int, instance: Instance) -> None:
+        """Emit one store at one coordinate."""
         value, pointer = self.body.values[number], self.pointers[number]
         kind = value.dtype
         if value.op is Op.CAST and (kind, value.src[0].dtype) == (dt.float16, dt.float32):
@@ -211,7 +218,7 @@ class _Renderer:
                 self.e.statement(written)
                 return
         narrow = lanes > 1 and self._useful < lanes
-        # Idle lanes would hit the next elements.
+        # A vector store with idle lanes would overwrite the next elements.
         if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
             first = self.v.at_lane(offset, 0)
             base, start = self.v.pointers.address(pointer, first, kind, written=True)
@@ -228,7 +235,7 @@ class _Renderer:
             self.e.statement(guard + cl.store(base, at + row, f"{name}.s{k:x}", kind, 1))
 
     def _row(self, number: int, instance: Instance) -> tuple[str, str]:
-        """Return the condition of a store to a row known at run time, and what it adds."""
+        """Return the condition and the offset of a store whose row is known only at run time."""
         row = self.body.stores[number].row
         if row is None:
             return "", ""
@@ -236,18 +243,18 @@ class _Renderer:
         node = self.body.values[which]
         self.v.evaluate(node, instance)
         code = self.v.value(node, instance).code
-        # An index at run time may be anything.
+        # A run-time index can be out of range.
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
 def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
-    """Return the code of one kernel; of several loop nests each work-item runs one.
+    """Return the code of one kernel. With several loop nests, each work-item runs one of them.
 
-    With `bands` of rows a work-item runs all nests for one band after the other. Raises
-    LoweringError if there are more work-items, or larger indices, than an int holds.
+    With `bands` of rows, each work-item instead runs all nests for one band after another. Raises
+    LoweringError if the number of work-items or an index exceeds an int.
     """
-    # A result that several nests write is one parameter, in the order of first use. With bands,
-    # what loop nests hand on comes behind the result.
+    # A result that several nests write is one parameter. Parameters are in the order of first use,
+    # except that with bands the result comes before intermediate values.
     ordered = nests if bands is None else [nests[-1], *nests[:-1]]
     nodes = dict.fromkeys(node for nest in ordered for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
@@ -265,21 +272,21 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     images = nests[0].images
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
-    # Each nest takes a range of the work-items' numbers.
+    # Each nest takes a range of the work-item numbers.
     items = sum(n.schedule.items for n in nests) if bands is None else bands.items
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
     needs = sum((renderer.e.needs for renderer in renderers), needs)
-    # Loop nests beside each other share work-groups, as large as the first one asks for.
+    # Loop nests of one launch share the first nest's size of work-groups.
     most = nests[0].schedule.group
     body = f"{{\n{guard_of(items, most)}{lines}\n}}\n"
     return KernelCode(tuple(parameters), body, items, lanes, needs, group_of(items, most))
 
 
 def computes_in_float64(value: Node) -> bool:
-    """Whether a body has a value of type float64, stored or only on its way."""
+    """Whether a body has a float64 value, stored or intermediate."""
     return any(node.dtype is dt.float64 for node in scalar_nodes(value))
 
 
@@ -297,7 +304,7 @@ def _parameter(
 def _in_turn(
     renderers: Sequence[_Renderer], bands: Bands, memory: Mapping[str, tuple[str, Node]]
 ) -> Iterator[str]:
-    """Yield lines that run all loop nests band by band, in memory that bands share."""
+    """Yield lines that run all loop nests band by band, in memory that all bands reuse."""
     yield f"  const int first = get_global_id(0) * {bands.chunk};"
     end = f"first + {bands.chunk}"
     if bands.count % bands.chunk:
@@ -317,7 +324,7 @@ def _in_turn(
 
 
 def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:
-    """Yield the lines of a kernel in which each work-item runs one of several loop nests."""
+    """Yield lines in which each work-item runs one of several loop nests."""
     yield "  const int launched = get_global_id(0);"
     begin, opening = 0, "  if"
     for renderer in renderers:

@@ -1,9 +1,9 @@
-"""Compute the results of a register tile in a loop instead of one after the other.
+"""Computes the results of a register tile in a loop instead of unrolled code.
 
     store(gelu(acc0)); store(gelu(acc1)); ... 24 times
     ->  t[0] = acc0; t[1] = acc1; ...  for v: for r: store(gelu(t[v*8 + r]))
 
-Written out, compilers mix long epilogues and keep their temporaries in memory.
+In unrolled code, compilers interleave long epilogues and spill their temporaries to memory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from scheduler.render.inner_loops import Loops
 from scheduler.render.kernel_code import Instance, Val
 from scheduler.render.values import Values
 
-# Elementary operations of all results together, from which on a loop pays: GELU over a usual tile
-# is above, ReLU below.
+# Elementary operations of all results together from which a loop pays. GELU over a typical tile is
+# above this limit, ReLU below.
 ROLL_COST = 200
 
 
 def is_worth_rolling(
     values: Sequence[Node], axes: Sequence[Axis], instances: Sequence[Instance]
 ) -> bool:
-    """Whether the results of a tile are long to compute, and at regular coordinates."""
+    """Whether the results of a tile are expensive and lie at regular coordinates."""
     nodes = list(dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False)))
     if not any(n.op is Op.ACCUMULATE for n in nodes) or any(n.op is Op.STAGE for n in nodes):
         return False
@@ -53,7 +53,7 @@ def roll(
     axes: Sequence[Axis],
     instances: Sequence[Instance],
 ) -> Instance:
-    """Put accumulators (last axis fastest) into arrays, open loops; return the coordinate there."""
+    """Store accumulators (last axis fastest) in arrays, open loops; return their coordinate."""
     nodes = dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False))
     arrays = [
         (node, *_array(loops, node, instances))
@@ -78,7 +78,7 @@ def roll(
 
 
 def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str, bool]:
-    """Emit an array of a reduction's results over the tile; return its name, and if of vectors."""
+    """Emit an array of a tile's results; return its name, and whether it holds vectors."""
     found = [loops.v.value(node, i) for i in instances]
     name = loops.e.fresh("t")
     kind = cl.ctype(node.dtype, loops.lanes if found[0].vector else 1)
@@ -88,20 +88,21 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
     return name, found[0].vector
 
 
-# --- Loading a tile as vectors along memory, and transposing it in registers ------------------
+# --- Transposed loads: vectors along memory, transposed in registers --------------------------
 #
 #     lanes over p, 16 coordinates c, x[p, c]:     16 x 16 scalar loads
 #     ->  r0 = x[p, c..], r1 = x[p+1, c..], ...    16 vector loads
 #         a0 = r0 and r8, element by element       4 rounds of 16 interleavings
 #         ...                                      vector of lane p for each c
 #
-# Interleaving row i with row i + n/2, and that log2(n) times, is a transposition.
+# A transposition of n rows is log2(n) rounds of interleaving row i with row i + n/2.
 
 
 def transpose_loads(v: Values, values: Sequence[Node], instances: Sequence[Instance]) -> None:
-    """Emit the strided loads of a tile together; each is then found where it is needed.
+    """Emit the strided loads of a tile as vectors, and remember the value of each.
 
-    There are as many instances as lanes; from one to the next such loads move by one element.
+    There are as many instances as lanes. From one instance to the next, such a load moves by one
+    element.
     """
     loads = dict.fromkeys(n for value in values for n in scalar_nodes(value) if n.op is Op.LOAD)
     for load in loads:

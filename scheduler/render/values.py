@@ -1,4 +1,8 @@
-"""Emit the scalar nodes of a body at one coordinate of the register tile."""
+"""Emits the scalar nodes of a kernel's expression at one coordinate of the register tile.
+
+A value that is the same at several coordinates is emitted once. Loads of weights are redirected to
+packed copies, stored in the order in which the kernel reads them.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,27 @@ from scheduler.render.kernel_code import Emitter, Instance, Val
 from scheduler.render.memory import Pointers, read_of_quad
 from scheduler.render.quotient import rounded_quotients
 
-# Bytes of a packed weight from which on its next panel is prefetched: smaller ones stay in a
-# core's innermost cache, 32 to 64 KiB.
+# The next panel of a packed weight is prefetched from this size on, in bytes. Smaller weights stay
+# in a core's innermost cache of 32 to 64 KiB.
 MIN_PREFETCH_BYTES = 65536
 
 
 class Values:
-    """Computes scalar nodes through an Emitter; adds what it reads to the kernel's arguments.
+    """Computes scalar nodes through an Emitter, and collects the kernel's arguments.
 
     Attributes:
         e: the emitter.
-        axes: the ranges by which weights may be packed.
+        axes: the ranges by which weights can be packed.
         lanes: vector width.
-        lane: stands for the number of the lane in indices.
-        pointers: into the buffers of the kernel.
+        lane: the lane number in indices.
+        pointers: pointers into the kernel's buffers.
         assumed: tests that the bounds of open loops ensure.
-        images: what is an image; None where the device reads buffers only.
-        prefetch: the range whose next step's weights are prefetched.
-        narrow: the range of the lanes, where there are more lanes than it has steps.
+        images: plan of which nodes are images; None if the device reads buffers only.
+        prefetch: the range for whose next step weights are prefetched.
+        narrow: the range of the lanes, if it has fewer steps than there are lanes.
 
     Args:
-        reduce: emits a reduction that is needed inside the loop that is open, and remembers it.
+        reduce: emits a reduction that is needed inside the open loop, and remembers its result.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Values:
         reduce: Callable[[Node, Instance], None],
     ) -> None:
         self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
-        # A range of one would fold to the constant 0.
+        # A range of size 1 would fold to the constant 0.
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
         self.pointers = Pointers(emitter, lanes)
@@ -74,20 +78,20 @@ class Values:
         return self._depends[node]
 
     def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
-        # Values outside of a loop are then found.
-        """Return what a node's value is remembered under at an instance."""
+        """Return the key under which a node's value at an instance is remembered."""
+        # The key has only ranges that matter, so values from outside a loop are found inside it.
         return (node, *(instance.mapping.get(a) for a in self._depends[node]))
 
     def evaluate(self, root: Node, instance: Instance) -> None:
-        """Emit what `root` needs at an instance and is not known yet."""
-        # The order is the same at each of many instances.
+        """Emit `root` at an instance, and everything it needs that is not yet known."""
+        # Cached, because the order is the same for all instances.
         if root not in self._orders:
             self._orders[root] = scalar_nodes(root, into_reductions=False)
         for node in self._orders[root]:
             if node.op is Op.CONST:
                 continue
             key = self.key(node, instance)
-            # The loop remembers its result under the same key.
+            # Loops remember their results under the same key.
             value = self.e.lookup(key)
             if value is None and node.op in LOOPS:
                 self._reduce(node, instance)
@@ -99,7 +103,7 @@ class Values:
                 instance.mapping[atom] = self._runtime_index(atom, value)
 
     def value(self, node: Node, instance: Instance) -> Val:
-        """Return the value of an evaluated node; raise LoweringError (internal) for others."""
+        """Return the value of an evaluated node; raise LoweringError for others, a compiler bug."""
         if node.op is Op.CONST:
             return Val(cl.literal(node.arg, node.dtype), vector=False, depth=0)
         found = self.e.lookup(self.key(node, instance))
@@ -127,8 +131,8 @@ class Values:
         return ixs.substitute(ix, mapping)
 
     def _lane_of(self, atom: Atom, lane: int) -> Ix:
-        """Return the scalar atom of one lane of a run-time index."""
-        # A lane is known at the depth of its vector.
+        """Return the scalar atom for one lane of a run-time index."""
+        # A lane's scope is that of its vector.
         name = f"{self.e.name_of(atom)}.s{lane:x}"
         if name not in self._runtime:
             single = ixs.new_range(atom.hi + 1, "g")
@@ -147,6 +151,7 @@ class Values:
         return ixs.of(self._runtime[value.code])
 
     def _emit(self, node: Node, instance: Instance) -> Val:
+        """Emit a node whose sources are already known."""
         if node.op is Op.LOAD:
             return self._load(node, instance)
         if node.op is Op.INDEX:
@@ -170,12 +175,13 @@ class Values:
         return Val(name, lanes > 1, depth)
 
     def _index(self, ix: Ix) -> Val:
+        """Emit an index as a value; it is a vector if it differs by lane."""
         depth = self.e.depth_of(ix)
         if not self.moves(ix):
             return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
         step = ixs.coefficient(ix, self.lane)
         n = self.lanes
-        # Another atom that differs by lane would make the ramp wrong.
+        # The ramp is correct only if no other atom differs by lane.
         if step is not None and not any(
             self.moves(ixs.of(a)) for a, _ in ix.terms if a is not self.lane
         ):
@@ -187,14 +193,14 @@ class Values:
         return self.e.define(("index", ix), f"int{n}", code, vector=True, depth=depth)
 
     def condition(self, predicate: Predicate) -> Val:
-        """Return a predicate as an int: 0/1, or 0/-1 per lane."""
+        """Return a predicate as an int: 0 or 1, or 0 or -1 per lane."""
         known = self.e.lookup(("if", predicate))
         if known is not None:
             return known
         if not any(self.moves(ix) for ix, _, _ in predicate):
             code, depth = self.e.predicate(predicate)
             return self.e.define(("if", predicate), "int", code, vector=False, depth=depth)
-        # A vector comparison gives 0 or -1 for each lane, and `&` of those is a valid mask.
+        # A vector comparison yields 0 or -1 in each lane, so `&` combines them to a valid mask.
         tests, depth = [], 0
         for ix, low, high in predicate:
             value = self._index(ix)
@@ -207,6 +213,7 @@ class Values:
         )
 
     def _select(self, node: Node, instance: Instance) -> Val:
+        """Emit a choice between two values by a predicate on indices."""
         predicate = ixs.substitute_predicate(node.arg, instance.mapping)
         if predicate in ((), ixs.NEVER):
             return self.value(node.src[0 if predicate == () else 1], instance)
@@ -214,7 +221,7 @@ class Values:
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if test.vector or any(s.vector for s in sources) else 1
         yes, no = (self.in_lanes(s, instance, lanes) for s in node.src)
-        # With a scalar test C's operator is right; with a vector it must select lane by lane.
+        # A scalar test uses C's operator; a vector test must select by lane.
         if lanes == 1 or not test.vector:
             code = f"({test.code} ? {yes} : {no})"
         else:
@@ -235,7 +242,7 @@ class Values:
             at = self.e.index(ixs.substitute(offset, {self.lane: ixs.ZERO}))
             code = cl.load_private(array.code, at, node.dtype, lanes)
         else:
-            sign = "-" if node.dtype is dt.bool_ else ""  # true is 1 in the array, -1 in lanes
+            sign = "-" if node.dtype is dt.bool_ else ""  # true is 1 in the array and -1 in lanes
             places = [self.e.index(self.at_lane(offset, k)) for k in range(lanes)]
             parts = [f"{sign}{array.code}[{at}]" for at in places]
             code = f"({cl.ctype(node.dtype, lanes)})({', '.join(parts)})"
@@ -245,6 +252,7 @@ class Values:
         )
 
     def _load(self, node: Node, instance: Instance) -> Val:
+        """Emit a load from a buffer, an image or a packed weight."""
         place: Place = node.arg
         packed = self._pack(node) if is_weight(node.src[0]) else None
         if packed is not None:
@@ -254,7 +262,7 @@ class Values:
             if texel is not None:
                 return texel
         offset = ixs.substitute(place.offset, instance.mapping)
-        # The load then needs no branch.
+        # Without open tests, the load needs no branch.
         valid = self._unproven(ixs.substitute_predicate(place.valid, instance.mapping))
         key = ("load", node.src[0], offset, valid, place.fill)
         known = self.e.lookup(key)
@@ -278,7 +286,7 @@ class Values:
             vector = step == 1
             lanes = self.lanes if vector else 1
             start = ixs.substitute(offset, {self.lane: ixs.ZERO})
-            # What is outside of the buffer is never read.
+            # Elements outside the buffer are never read.
             test = self.condition(valid) if valid else None
             found = None if test is None else self.pointers.masked(node, start, test, valid)
             base, at = found or (pointer, start)
@@ -296,13 +304,13 @@ class Values:
         return tuple(test for test in valid if test not in self.assumed)
 
     def _last_lane(self, place: Place) -> int:
-        """Return the last lane that reads: a weight that is not packed ends with its range."""
+        """Return the last lane that reads; an unpacked weight has no elements past its range."""
         if self.narrow is None or self.narrow not in set(ixs.leaves(place.offset)):
             return self.lanes - 1
         return self.narrow.hi
 
     def _lane_step(self, offset: Ix) -> int | None:
-        """Return by how much an offset moves per lane; None if that differs between lanes."""
+        """Return the offset's step per lane, or None if it differs between lanes."""
         if not self.moves(offset):
             return 0
         if any(a in self._by_lane and a is not self.lane for a in ixs.leaves(offset)):
@@ -310,7 +318,7 @@ class Values:
         return ixs.coefficient(offset, self.lane)
 
     def _load_lanes(self, load: Node, offset: Ix, valid: Predicate, last: int) -> str:
-        """Return a load of one element per lane; lanes beyond the last repeat it."""
+        """Return a load of one element per lane; lanes beyond the last one repeat its element."""
         pointer, kind = self.pointers.argument(load.src[0]), load.dtype
         fill = cl.literal(load.arg.fill, kind)
         parts = []
@@ -323,13 +331,14 @@ class Values:
                 code = fill
             elif predicate:
                 code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
-            # True is -1 in the lanes of a vector and 1 in memory.
+            # True is -1 in a vector lane and 1 in memory.
             parts.append(f"-({code})" if kind is dt.bool_ else code)
         return f"({cl.ctype(kind, self.lanes)})({', '.join(parts)})"
 
     def _pack(self, node: Node) -> PackedWeight | None:
+        """Return the packed form of the weight that a load reads, or None."""
         if node not in self._packed:
-            # Two loads of equal data and strides share one buffer.
+            # Loads with equal data and strides share one buffer.
             packed = pack(node, self.axes)
             same = [p for p in self._packed.values() if p is not None and packed is not None]
             for other in same:
@@ -339,6 +348,7 @@ class Values:
         return self._packed[node]
 
     def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
+        """Emit a load from a packed weight."""
         offset, vector = ixs.ZERO, False
         for atom, (outer, unroll, lane) in packed.strides.items():
             step, coordinate = instance.coordinates[atom]
@@ -358,7 +368,7 @@ class Values:
         base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
         prefetched = packed.strides[self.prefetch][0] if self.prefetch in packed.strides else 0
-        # Past the last panel the hint asks for memory that nobody reads.
+        # After the last panel the prefetched address is past the end, which is harmless.
         if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
             self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
         aligned = self.pointers.is_aligned(offset, kind, lanes)
@@ -367,7 +377,7 @@ class Values:
 
 
 def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
-    """Return per scalar node the run-time index atoms that stand for it."""
+    """Return the run-time index atoms of each scalar node."""
     found: dict[Node, dict[Atom, None]] = {}
     for node in scalar_nodes(value):
         for atom in atoms_of(node):

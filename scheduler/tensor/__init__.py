@@ -1,1 +1,1 @@
-"""Tensor is the lazy front end; the modules here build graphs with it and realize them."""
+"""The lazy front end: `Tensor` builds graphs of the compiler's IR and computes their values."""

@@ -1,4 +1,7 @@
-"""TensorMath adds elementwise arithmetic, comparisons and reductions with numpy's names."""
+"""`TensorMath`: elementwise arithmetic, comparisons and reductions of tensors, named as in numpy.
+
+Each method adds nodes to the graph of a lazy tensor; nothing is computed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Other = Any  # Tensor | Scalar | NDArray; spelled out in `operand`
 
 
 class TensorMath(TensorShape):
-    """Arithmetic on tensors; operands broadcast, Python scalars are weakly typed."""
+    """Arithmetic on tensors; operands broadcast, and a Python scalar takes the tensor's type."""
 
     __slots__ = ()
 
@@ -38,7 +41,7 @@ class TensorMath(TensorShape):
         return a.broadcast_to(shape), b.broadcast_to(shape)
 
     def binary(self, op: Op, other: Other, *, reverse: bool = False) -> Self:
-        """Return an elementwise combination; `reverse` exchanges the operands."""
+        """Return an elementwise binary operation; `reverse` swaps the operands."""
         a, b = self.broadcast_with(other)
         return self.of(alu(op, b.node, a.node) if reverse else alu(op, a.node, b.node))
 
@@ -87,11 +90,11 @@ class TensorMath(TensorShape):
         return self.operand(other) % self
 
     def trunc_div(self, other: Other) -> Self:
-        """Divide integers towards zero, as C does."""
+        """Return the integer quotient rounded toward 0, as in C."""
         return self.binary(Op.IDIV, other)
 
     def trunc_mod(self, other: Other) -> Self:
-        """Return the integer remainder with the sign of the dividend, as C does."""
+        """Return the integer remainder with the sign of the dividend, as in C."""
         return self.binary(Op.MOD, other)
 
     def __neg__(self) -> Self:
@@ -154,15 +157,15 @@ class TensorMath(TensorShape):
         return self.binary(Op.SHR, other)
 
     def maximum(self, other: Other) -> Self:
-        """Return the larger of two values."""
+        """Return the elementwise maximum."""
         return self.binary(Op.MAX, other)
 
     def minimum(self, other: Other) -> Self:
-        """Return the smaller of two values."""
+        """Return the elementwise minimum."""
         return self.binary(Op.MIN, other)
 
     def clip(self, low: Other = None, high: Other = None) -> Self:
-        """Limit values to [low, high]; None leaves a side open."""
+        """Return values limited to [low, high]; None is no limit."""
         bounded = self if low is None else self.maximum(low)
         return bounded if high is None else bounded.minimum(high)
 
@@ -193,7 +196,7 @@ class TensorMath(TensorShape):
         return self * self
 
     def sign(self) -> Self:
-        """Return -1, 0 or 1; NaN of NaN."""
+        """Return -1, 0 or 1, or NaN for NaN."""
         if self.dtype.is_float:
             return (self > 0).where(1.0, (self < 0).where(-1.0, self))
         return (self > 0).cast(self.dtype) - (self < 0).cast(self.dtype)
@@ -246,39 +249,39 @@ class TensorMath(TensorShape):
         return _as_float(self).unary(Op.ERF)
 
     def floor(self) -> Self:
-        """Round down."""
+        """Return values rounded down."""
         return self.unary(Op.FLOOR) if self.dtype.is_float else self
 
     def ceil(self) -> Self:
-        """Round up."""
+        """Return values rounded up."""
         return self.unary(Op.CEIL) if self.dtype.is_float else self
 
     def round(self) -> Self:
-        """Round to nearest, halves to even."""
+        """Return values rounded to nearest, ties to even."""
         return self.unary(Op.ROUND) if self.dtype.is_float else self
 
     def trunc(self) -> Self:
-        """Round towards zero."""
+        """Return values rounded toward 0."""
         return self.unary(Op.TRUNC) if self.dtype.is_float else self
 
     def logical_not(self) -> Self:
-        """Negate a bool tensor."""
+        """Return the logical negation; values of other types than bool are compared with 0."""
         return (self if self.dtype is dt.bool_ else self.ne(0)).unary(Op.NOT)
 
     def float(self) -> Self:
-        """Convert to float32."""
+        """Return values as float32."""
         return self.cast(dt.float32)
 
     def half(self) -> Self:
-        """Convert to float16."""
+        """Return values as float16."""
         return self.cast(dt.float16)
 
     def int(self) -> Self:
-        """Convert to int32, truncating towards zero."""
+        """Return values as int32; floats are truncated."""
         return self.cast(dt.int32)
 
     def bool(self) -> Self:
-        """Return whether each element differs from zero."""
+        """Return whether each element differs from 0."""
         return self if self.dtype is dt.bool_ else self.ne(0)
 
     def _reduce(self, op: Op, axis: Axis, keepdim: Any) -> Self:
@@ -289,11 +292,11 @@ class TensorMath(TensorShape):
         return kept.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
 
     def sum(self, axis: Axis = None, keepdim: Any = False) -> Self:
-        """Sum over axes; bool and narrow integers are summed as int32."""
+        """Return the sum over axes; bool and narrow integers are summed as int32."""
         return _widened(self)._reduce(Op.ADD, axis, keepdim)
 
     def prod(self, axis: Axis = None, keepdim: Any = False) -> Self:
-        """Multiply over axes; bool and narrow integers are multiplied as int32."""
+        """Return the product over axes; bool and narrow integers are multiplied as int32."""
         return _widened(self)._reduce(Op.MUL, axis, keepdim)
 
     def max(self, axis: Axis = None, keepdim: Any = False) -> Self:
@@ -324,11 +327,11 @@ class TensorMath(TensorShape):
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
 
     def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first largest value; several axes count row-major."""
+        """Return the index (int32) of the first maximum; for several axes, the row-major index."""
         return self._first_extreme(Op.MAX, axis, keepdim)
 
     def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first smallest value; arguments as for `argmax`."""
+        """Return the index (int32) of the first minimum; arguments as for `argmax`."""
         return self._first_extreme(Op.MIN, axis, keepdim)
 
     def _first_extreme(self, op: Op, axis: Any, keepdim: Any) -> Self:
@@ -344,7 +347,7 @@ class TensorMath(TensorShape):
         places = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
         best = self.eq(self._reduce(op, axis, keepdim=True))
-        # In a row with NaN nothing equals the best: its last place is found, never one behind it.
+        # In a row with NaN no element can equal the maximum; the result is then the last index.
         return best.where(places.reshape(shape), n - 1).min(axis, keepdim=keepdim)
 
 
@@ -353,7 +356,7 @@ def _is_operand(value: object) -> bool:
 
 
 def _divisor(x: T) -> T:
-    """Return integers to divide by: 0 counts as 1."""
+    """Return integer divisors with 0 replaced by 1."""
     return x.eq(0).where(1, x) if value_of(x.node) in (None, 0) else x
 
 

@@ -1,10 +1,11 @@
-"""TensorAssign adds assignment to tensors, whole or in part.
+"""`TensorAssign`: assignment to tensors or parts of tensors.
 
-    p.assign(p / p.sum(1))        p is the new value from here on; what it was made of stays old
-    p[2:5] = y, p[:, ids] = y     the rest of p stays
+    p.assign(p / p.sum(1))        p has the new value; tensors computed from p keep the old one
+    p[2:5] = y, p[:, ids] = y     the rest of p stays the same
 
-An assignment gives the tensor (and the one it is a view of) a new graph, in which the buffer is
-written in place when run. States of a program are written through the handle that `assign` returns.
+An assignment gives the tensor (and its owner, if it is a view) a new graph with an ASSIGN node,
+which writes the buffer in place when it runs. A write to a program's state is the tensor that
+`assign` returns; compile it with the program's outputs.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ from scheduler.tensor.movement import full_key
 
 
 class TensorAssign(TensorTransposed):
-    """Assignment, whole and in part."""
+    """Assignment to tensors and parts of tensors."""
 
     __slots__ = ()
 
     def assign(self, value: Self | Scalar | NDArray[Any]) -> Self:
-        """Store a value (same shape and type, or a number) in the buffer this tensor is a view of.
+        """Assign a value (same shape and type, or a number) to this tensor.
+
+        The value is written to the buffer of which this tensor is a view. The buffer's owner
+        changes too, unless it was assigned after the view was taken: then only the view changes. A
+        tensor without a buffer is just replaced by the value.
 
         Returns:
-            For a state a tensor whose value is the whole new content, while this one stays the old
-            content. Otherwise this tensor, which is the new value from now on; so is the tensor
-            it is a view of, unless that was assigned after the view was taken (the view keeps the
-            old values then). What has no buffer yet just takes the value.
+            This tensor. For a state, a new tensor with the state's complete new content; this
+            tensor keeps the old content.
 
         Raises:
-            ModelError: shape or type differ, or several elements of a view are one of the buffer.
+            ModelError: shape or type differ, or a view repeats elements of its buffer.
         """
         given = self.fit(value)
         if given.ndim == 0 and not isinstance(value, TensorTransposed):
@@ -49,7 +52,7 @@ class TensorAssign(TensorTransposed):
             raise ModelError(f"assign: {self!r} cannot take {given!r}")
         inner = self._storage()
         if inner is None:
-            self._become(given.node)
+            self._replace_graph(given.node)
             return self
         region, node = _through_views(self.node, inner, given)
         target = inner.src[0] if inner.op is Op.ASSIGN else inner
@@ -60,11 +63,11 @@ class TensorAssign(TensorTransposed):
         if is_state:
             _supersede(inner)
             return self.of(new)
-        self._move(inner, new)
+        self._replace_version(inner, new)
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Replace a part: ints, slices of any step, Ellipsis, and one index tensor on one axis.
+        """Assign to a part, selected by ints, slices, Ellipsis, and one index tensor on one axis.
 
         Indices outside the axis write nothing; the last of equal indices wins. Raises ModelError if
         the value does not fit the part.
@@ -84,14 +87,14 @@ class TensorAssign(TensorTransposed):
         whole = self.of(
             make(Op.BUFFER, self.dtype, (), Buffer("input", "", self.shape, self.dtype))
         )
-        view = whole[key]  # of a stand-in: a view of a view may leave out the one between them
+        view = whole[key]  # index a placeholder, because views of this tensor could be merged
         if not all(view.shape):
             return
         part, node = _through_views(view.node, whole.node, given.broadcast_to(view.shape))
         self._write_part(part, (rebuild(node, {whole.node: self.node}),))
 
     def fit(self, value: Any) -> TensorTransposed:
-        """Return a value to be written here; raise ModelError for a tensor of another type."""
+        """Return a value as a tensor; raise ModelError for a tensor of another type."""
         given = self.operand(value)
         if not isinstance(value, TensorTransposed):
             given = given.cast(self.dtype)
@@ -109,7 +112,7 @@ class TensorAssign(TensorTransposed):
             if isinstance(item, slice):
                 start, stop, step = item.indices(size)
                 if step < 0:
-                    raise ModelError(f"index: {item} beside an index tensor; use a positive step")
+                    raise ModelError(f"index: {item} with an index tensor; use a positive step")
                 region.append((start, max(start, stop), step))
             elif isinstance(item, int | np.integer):
                 at = range(size)[item]
@@ -119,22 +122,22 @@ class TensorAssign(TensorTransposed):
         return tuple(region), index.reshape(index.size)
 
     def _write_part(self, region: Region | None, sources: tuple[Node, ...]) -> None:
-        """Give this tensor, and the one it is a view of, a value that differs in a region."""
+        """Give this tensor and its owner a value with `sources` written into a region."""
         inner = self._storage()
         if inner is self.node:
-            self._move(inner, _next_version(inner, region, sources))
+            self._replace_version(inner, _next_version(inner, region, sources))
             return
         whole = sources[0]
         if region is not None:
             whole = merged(self.node, region, whole, sources[1:])
         if inner is None:
-            self._become(whole)
+            self._replace_graph(whole)
             return
         part, node = _through_views(self.node, inner, TensorTransposed.of(whole))
-        self._move(inner, _next_version(inner, part, (node,)))
+        self._replace_version(inner, _next_version(inner, part, (node,)))
 
     def _storage(self) -> Node | None:
-        """Return the buffer, or its newest ASSIGN, that this tensor owns, and a write goes to."""
+        """Return the buffer to write, or its newest ASSIGN; None if this tensor owns no buffer."""
         inner = _target(self.node)
         buffer = None if inner is None else (inner.src or (inner,))[0].arg
         if buffer is None or not buffer.is_realized:
@@ -146,43 +149,46 @@ class TensorAssign(TensorTransposed):
         SESSION.handles.hold(buffer, root)
         return inner
 
-    def _become(self, node: Node) -> None:
-        """Take a value that goes to no buffer; this is no view of another tensor any more."""
+    def _replace_graph(self, node: Node) -> None:
+        """Replace this tensor's graph; it is then no view of another tensor."""
         self.node, self._owner = node, None
 
-    def _move(self, inner: Node, new: Node) -> None:
-        """Let this tensor and its owner mean the new version of a buffer."""
-        if new is inner:  # the same value again
+    def _replace_version(self, inner: Node, new: Node) -> None:
+        """Replace the version of a buffer in the graphs of this tensor and its owner."""
+        if new is inner:  # the value is the same
             return
         memo = {inner: new}
         for holder in (self, self.owner):
-            # An owner that was given another value since is no view of this buffer any more.
+            # Skip an owner that was replaced since the view was taken.
             if holder is not None and base_of(holder.node) is inner:
                 holder.node = rebuild(holder.node, memo)
         _supersede(inner)
 
 
 def _supersede(version: Node) -> None:
-    """Let all tensors take an ASSIGN for its value: another one follows, so it is never stored."""
+    """Replace an ASSIGN by its value in all tensors: another one follows, so it is not stored."""
     if version.op is Op.ASSIGN:
         SESSION.handles.substitute({version: value_after(version)})
 
 
 def _target(node: Node) -> Node | None:
-    """Return the buffer, or its newest ASSIGN, that a tensor views, without repeated elements."""
+    """Return the buffer of a view, or its newest ASSIGN; None if it cannot be written.
+
+    Raises ModelError if the view repeats elements.
+    """
     views, node = peel(node, INVERTIBLE | {Op.EXPAND})
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):
         return None
     if buffer.is_realized and SESSION.handles.newest.get(buffer, node) is not node:
-        return None  # these are old values, and stay old
+        return None  # an old version, which keeps its values
     if any(v.op is Op.EXPAND for v in views):
         raise ModelError(f"assign: a view of {buffer} repeats elements; call contiguous() first")
     return node
 
 
 def _through_views(view: Node, inner: Node, value: TensorTransposed) -> tuple[Region | None, Node]:
-    """Return where in `inner` a value of a view of it goes, and the value in that order."""
+    """Return the region of `inner` that a view covers, and `value` in the layout of the region."""
     while view is not inner:
         source = view.src[0]
         if view.op is Op.SHRINK:
@@ -200,8 +206,8 @@ def _through_views(view: Node, inner: Node, value: TensorTransposed) -> tuple[Re
 
 
 def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...]) -> Node:
-    """Return the ASSIGN that leaves a buffer with new values in a region (None: everywhere)."""
-    if inner.op is Op.ASSIGN:  # only the last value of a run is stored
+    """Return an ASSIGN that writes new values to a region of a buffer (None: all of it)."""
+    if inner.op is Op.ASSIGN:  # merge with the pending write, because a run stores only the last
         plain = value_after(inner)
         memo = {inner: plain}
         sources = tuple(rebuild(s, memo) for s in sources)
@@ -210,7 +216,7 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
     target = inner.src[0] if inner.op is Op.ASSIGN else inner
     new = make(Op.ASSIGN, target.dtype, (target, *sources), region)
     if target.arg.is_realized:
-        SESSION.handles.wrote(target.arg, new)
+        SESSION.handles.record_version(target.arg, new)
     return new
 
 

@@ -1,16 +1,16 @@
-"""TensorTransposed adds transposed convolution that multiplies no inserted zeros.
+"""`TensorTransposed`: transposed convolution without multiplications by inserted zeros.
 
     zeros between inputs, then conv, k^2 taps       ->      s^2 phases of about (k/s)^2 taps
 
-With stride s, output o and input i meet at tap j where o + before = i*s + j*dilation. So the
-outputs of one phase v (o = s*u + v) use every m-th tap, and read inputs one apart: they are a
-convolution with stride 1.
+With stride s, output o depends on input i through tap j if o + before = i*s + j*dilation. A phase
+is the outputs o = s*u + v for a fixed v. They use every m-th tap and read consecutive inputs, so a
+phase is a convolution with stride 1.
 
-Phases with equally many taps that meet the same inputs (any kernel that the stride divides, unless
-padding cuts into a block) are one contraction with the phase as a further axis of the weight. Else
-(4x4 with stride 2 and padding 1) each phase is a convolution and the results are interleaved. A
-contraction that stores cut blocks was five times slower than this copy (4x4, 128 to 64 channels,
-45x80: 15 ms against 3 ms; 2026-11-21, 2 cores, PoCL 3.0).
+If all phases have the same number of taps and the same inputs (the stride divides the kernel, and
+padding does not cut into a block), they are one contraction, with the phase as an additional axis
+of the weight. Otherwise (4x4 with stride 2 and padding 1) each phase is a convolution, and the
+results are interleaved. Storing cut blocks from one contraction was five times slower (4x4, 128 to
+64 channels, 45x80: 15 ms against 3 ms; 2026-11-21, 2 cores, PoCL 3.0).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ T = TypeVar("T", bound=TensorNeural)
 class Phase:
     """The outputs s*u + v of one axis for a fixed v."""
 
-    taps: tuple[int, ...]  # the kernel's taps that reach them, in the order of the inputs they meet
-    low: int  # input that u = 0 meets at the first of these taps; it may lie outside
+    taps: tuple[int, ...]  # the phase's kernel taps, in the order of their inputs
+    low: int  # input index of the first tap for u = 0; can be outside the input
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One spatial axis of a transposed convolution."""
 
-    size: int  # of the input
+    size: int  # size of the input
     kernel: int  # number of taps
-    stride: int  # distance of the outputs that neighbouring inputs reach with the same tap
-    dilation: int  # distance of the outputs that neighbouring taps reach from the same input
+    stride: int  # distance of outputs of neighboring inputs
+    dilation: int  # distance of outputs of neighboring taps
     before: int  # outputs cut off at the start
     out: int  # size of the output
 
@@ -58,7 +58,7 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """Distance of the inputs that neighbouring taps of a phase meet."""
+        """Distance of the inputs of neighboring taps of a phase."""
         return self.dilation // gcd(self.dilation, self.stride)
 
     def phases(self) -> list[Phase]:
@@ -74,7 +74,7 @@ class Axis:
         return found
 
     def alike(self) -> bool:
-        """Whether the output is whole blocks of phases that meet the same inputs."""
+        """Return whether all phases read the same inputs and have the same number of outputs."""
         first, *others = self.phases()
         return (
             self.out % self.stride == 0
@@ -99,23 +99,23 @@ class TensorTransposed(TensorNeural):
         dilation: Pair = 1,
         groups: int = 1,
     ) -> Self:
-        """Transpose of conv2d: each input is spread over the outputs its kernel reaches.
+        """Return the transpose of `conv2d`, for any number of spatial axes.
 
         Args:
             weight: (C_in, C_out/groups, *kernel).
             bias: (C_out,) or None.
             stride: one int or one per spatial axis.
-            padding: as for `conv2d`; cuts the result.
+            padding: outputs to cut off, in the form of `conv2d`'s padding.
             output_padding: extra size at the end of each spatial axis.
             dilation: one int or one per spatial axis.
-            groups: channel groups.
+            groups: number of channel groups.
 
         Returns:
             (N, C_out, *out) with
             out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
 
         Raises:
-            ModelError: channels and groups do not fit, or nothing is left of an axis.
+            ModelError: channels and groups do not fit, or padding cuts off all outputs.
         """
         spatial = self.ndim - 2
         if self.shape[1] != weight.shape[0] or weight.shape[0] % groups:
@@ -137,9 +137,9 @@ class TensorTransposed(TensorNeural):
 
 
 def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
-    """Return the transposed convolution of (N, C, s...) with (C, C_out/groups, k...), no bias.
+    """Return the transposed convolution of x (N, C, s...) without bias, (N, C_out, out...).
 
-    `axes` give the geometry of each spatial axis. The result is (N, C_out, out...).
+    The weight is (C, C_out/groups, k...); `axes` has the geometry of each spatial axis.
     """
     if all(a.stride == 1 for a in axes):
         return _one_phase(x, weight, axes, [a.phases()[0] for a in axes], groups)
@@ -150,7 +150,7 @@ def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -
 
 
 def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
-    """Compute all phases as one sum of products."""
+    """Return the transposed convolution with all phases as one sum of products."""
     rank = len(axes)
     batch, channels = x.shape[:2]
     phases = [a.phases() for a in axes]
@@ -177,11 +177,11 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
 
 
 def _phase_by_phase(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
-    """Compute each phase by itself and interleave the results; whole blocks, maybe beyond `out`."""
+    """Return the interleaved results of separate phases; can be larger than the output."""
     rank = len(axes)
     phases = [a.phases() for a in axes]
     parts = [_one_phase(x, weight, axes, list(chosen), groups) for chosen in product(*phases)]
-    # Neighbours in the list differ in the last axis's phase.
+    # Neighbors in the list differ in the phase of the last axis.
     for i in reversed(range(rank)):
         count = axes[i].stride
         parts = [_interleave(parts[k : k + count], 2 + i) for k in range(0, len(parts), count)]
@@ -189,7 +189,7 @@ def _phase_by_phase(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
 
 
 def _one_phase(x: T, weight: T, axes: Sequence[Axis], phases: Sequence[Phase], groups: int) -> T:
-    """Convolve for one phase of each axis: (N, C_out, blocks...); no tap gives zeros."""
+    """Return the outputs of one phase of each axis, (N, C_out, blocks...)."""
     channels, per_group = weight.shape[:2]
     shape = (x.shape[0], per_group * groups, *(a.blocks for a in axes))
     bounds = [_reach(a, p) for a, p in zip(axes, phases, strict=True)]
@@ -198,7 +198,7 @@ def _one_phase(x: T, weight: T, axes: Sequence[Axis], phases: Sequence[Phase], g
     w = weight.reshape((groups, channels // groups, *weight.shape[1:])).transpose(1, 2)
     w = w.reshape((per_group * groups, channels // groups, *weight.shape[2:]))
     for i, p in enumerate(phases):
-        # The taps fall, so that the inputs they meet rise.
+        # Taps are in falling order, so that their inputs are in rising order.
         step = p.taps[0] - p.taps[1] if len(p.taps) > 1 else 1
         w = w.flip(2 + i)
         first = axes[i].kernel - 1 - p.taps[0]
@@ -208,7 +208,7 @@ def _one_phase(x: T, weight: T, axes: Sequence[Axis], phases: Sequence[Phase], g
 
 
 def _reach(axis: Axis, phase: Phase) -> tuple[int, int]:
-    """Return the range of inputs that a phase meets; it may exceed the input."""
+    """Return the range of input indices of a phase; it can exceed the input."""
     return phase.low, phase.low + axis.blocks + axis.step * (len(phase.taps) - 1)
 
 
@@ -221,13 +221,13 @@ def _zeros(x: T, shape: tuple[int, ...]) -> T:
 
 
 def _between(x: T, bounds: Sequence[tuple[int, int]]) -> T:
-    """Return inputs [low, high) of each spatial axis, zeros where they lie outside."""
+    """Return inputs [low, high) of each spatial axis, with zeros outside the input."""
     pairs = [(-low, high - size) for (low, high), size in zip(bounds, x.shape[2:], strict=True)]
     return x.pad(((0, 0), (0, 0), *pairs))
 
 
 def _interleave(parts: Sequence[T], axis: int) -> T:
-    """Return the parts' elements along an axis in turn."""
+    """Return the parts interleaved along an axis."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -1,6 +1,7 @@
-"""TensorCore is the handle on a Node: how it is made, typed and evaluated.
+"""`TensorCore`: the base class of Tensor, a handle on a Node of the graph.
 
-`rounds_once` computes functions of several operations on halves in float32.
+It has constructors, type conversions and evaluation by the numpy interpreter. `rounds_once` makes a
+method of several operations compute fp16 tensors in float32.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class TensorCore:
 
     Args:
         data: values; an array or a list becomes a realized buffer, a scalar a constant.
-        dtype: target type; by default an array's own, int32 for int, float32 for float.
-        device: where the values live; by default where the program runs.
-        requires_grad: accepted unless it is true: nothing here is trained.
+        dtype: element type; by default an array's own, int32 for int, float32 for float.
+        device: name of the device for the values; by default the device of the program.
+        requires_grad: must not be true, because there is no training.
 
     Raises:
-        ModelError: the type is not supported, or gradients are asked for.
+        ModelError: the type is not supported, or gradients are requested.
     """
 
     __slots__ = ("__weakref__", "_owner", "node")
@@ -78,7 +79,7 @@ class TensorCore:
 
     @classmethod
     def of(cls, node: Node) -> Self:
-        """Return the handle of a node."""
+        """Return a tensor for a node."""
         tensor = cls.__new__(cls)
         tensor.node, tensor._owner = node, None
         SESSION.handles.register(tensor)
@@ -86,9 +87,9 @@ class TensorCore:
 
     @classmethod
     def weight(cls, data: Data, dtype: DType | Any = None) -> Self:
-        """Return values that are constant for the compiler: it may fold and pack them.
+        """Return a tensor of constant values, which the compiler can fold and pack.
 
-        An array is not copied: it must not change afterwards. A scalar is a constant.
+        An array is not copied and must not change afterwards.
         """
         values = _as_array(data, dtype, copy=False)
         if isinstance(values, Node):
@@ -100,10 +101,10 @@ class TensorCore:
     def input(
         cls, name: str, shape: Sequence[int], dtype: DType = dt.float32, *, partial: bool = False
     ) -> Self:
-        """Return a value given at every run under this name.
+        """Return an input of the program, whose value each run supplies by name.
 
-        With `partial` a run may give its first bytes only; what follows is then some earlier value.
-        Raises ModelError if a partial input is not a row of uint8.
+        A run can supply only the first bytes of a `partial` input; the rest then has the value of
+        some earlier run. Raises ModelError if a partial input is not uint8 with one axis.
         """
         if partial and (len(shape) != 1 or dtype is not dt.uint8):
             raise ModelError(
@@ -116,12 +117,12 @@ class TensorCore:
 
     @classmethod
     def state(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
-        """Return a buffer that lives on the device between runs and starts as zeros."""
+        """Return a buffer on the device that keeps its value between runs and starts as zeros."""
         return cls.of(make(Op.BUFFER, dtype, (), Buffer("state", name, tuple(shape), dtype)))
 
     @classmethod
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
-        """Return a bound scalar (int32) in [low, high], else ModelError: never a size."""
+        """Return an int32 scalar with a value in [low, high], or raise ModelError; not a size."""
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
         data = np.asarray(value, np.int32)
@@ -152,15 +153,12 @@ class TensorCore:
 
     @property
     def device(self) -> str:
-        """Where the values live: the name given, or "auto" for the device programs run on."""
+        """Name of the device of the values, or "auto" for the device of the program."""
         found = [n.arg.device for n in toposort([self.node]) if n.op is Op.BUFFER]
         return next((name for name in found if name), AUTO)
 
     def to(self, device: str) -> Self:
-        """Return this tensor on a device; on its own device that is this tensor.
-
-        Raises ModelError if the tensor is not a realized buffer, whose values can be moved.
-        """
+        """Return this tensor moved to a device, or raise ModelError if it is not realized."""
         if _device_name(device) == _device_name(self.device):
             return self
         if self.node.op is not Op.BUFFER or not self.node.arg.is_realized:
@@ -171,16 +169,16 @@ class TensorCore:
         return self.of(make(Op.BUFFER, old.dtype, (), moved))
 
     def detach(self) -> Self:
-        """Return this tensor: there are no gradients to cut."""
+        """Return this tensor; for compatibility, as there are no gradients."""
         return self
 
     def contiguous_backward(self) -> Self:
-        """Return this tensor: it marks a boundary of a backward pass, and there is none."""
+        """Return this tensor; for compatibility, as there is no backward pass."""
         return self
 
     @property
     def requires_grad(self) -> bool:
-        """Always false: nothing here is trained."""
+        """Always false, because there is no training."""
         return False
 
     @requires_grad.setter
@@ -189,11 +187,11 @@ class TensorCore:
             raise ModelError(NO_GRADIENTS)
 
     def backward(self) -> None:
-        """Refuse with ModelError: nothing here is trained."""
+        """Raise ModelError, because there is no training."""
         raise ModelError(NO_GRADIENTS)
 
     def cast(self, dtype: DType | Any) -> Self:
-        """Convert values to a type; floats to integers truncate towards zero."""
+        """Return values converted to a type; floats become integers by truncation."""
         dtype = as_dtype(dtype)
         if dtype is self.dtype:
             return self
@@ -202,15 +200,15 @@ class TensorCore:
         return self.of(make(Op.CAST, dtype, (self.node,), ROUNDED if dtype is dt.float16 else None))
 
     def as_half(self) -> Self:
-        """Return the result of an operation on halves: it is rounded where that is to be seen."""
+        """Return an fp16 operation's result as fp16; passes can leave out the rounding."""
         return self.of(as_type(self.node, dt.float16))
 
     def as_type(self, dtype: DType) -> Self:
-        """Return the result of an operation in its type; halves as `as_half` has it."""
+        """Return the result of an operation in its type; fp16 results as in `as_half`."""
         return self.as_half() if dtype is dt.float16 else self.cast(dtype)
 
     def bitcast(self, dtype: DType | Any) -> Self:
-        """Reinterpret the bits as a type of the same width, or raise ModelError."""
+        """Return the same bits as another type; raise ModelError if the widths differ."""
         dtype = as_dtype(dtype)
         if dtype is self.dtype:
             return self
@@ -219,28 +217,31 @@ class TensorCore:
         return self.of(make(Op.BITCAST, dtype, (self.node,)))
 
     def contiguous(self) -> Self:
-        """Ask for a kernel boundary here; what is a whole buffer already stays as it is."""
+        """Return this value with a kernel boundary after it, so that it is stored in memory.
+
+        A tensor that is a complete buffer is returned unchanged.
+        """
         if self.node.op is Op.CONTIGUOUS or _is_whole_buffer(self.node):
             return self
         return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
 
     def clone(self) -> Self:
-        """Return a copy in storage of its own."""
+        """Return a copy in a new buffer."""
         return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
 
     def view_as(self, node: Node) -> Self:
-        """Return the handle of a view; writing to it writes to the tensor it was taken from."""
+        """Return a tensor for a view of this one; writes to it go to this tensor's owner."""
         view = self.of(node)
         view._owner = self._owner or ref(self)
         return view
 
     @property
     def owner(self) -> TensorCore | None:
-        """The tensor this is a view of, if that still lives."""
+        """The tensor of which this is a view, or None if there is none or it was freed."""
         return self._owner() if self._owner else None
 
     def interp(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
-        """Evaluate with the numpy interpreter; `inputs` by name of input and state buffers."""
+        """Return the values from the numpy interpreter; `inputs` are of inputs and states."""
         return evaluate([self], inputs)[0]
 
     def unary(self, op: Op) -> Self:
@@ -248,10 +249,10 @@ class TensorCore:
         return self.of(make(op, self.dtype, (self.node,)))
 
     def operand(self, value: Self | Data) -> Self:
-        """Turn the other operand into a tensor.
+        """Return the other operand of an operation as a tensor.
 
-        A Python scalar takes this tensor's type, unless that would lose its fraction or its range.
-        Raises TensorTypeError if it is neither a tensor nor numbers.
+        A Python scalar takes this tensor's type, unless it has a fraction or is out of range.
+        Raises TensorTypeError if the operand is neither a tensor nor numbers.
         """
         if isinstance(value, TensorCore):
             return value
@@ -269,8 +270,7 @@ class TensorCore:
 def axis_of(axis: Any, ndim: int) -> int:
     """Return an axis counted from the front; negative ones count from the end.
 
-    Raises TensorIndexError if there is no such axis. Raises TensorTypeError if it is not an
-    integer.
+    Raises TensorIndexError if there is no such axis, and TensorTypeError if it is not an integer.
     """
     try:
         position = index(axis)
@@ -282,7 +282,7 @@ def axis_of(axis: Any, ndim: int) -> int:
 
 
 def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
-    """Return values as an array that nobody changes, or as a constant if they are a scalar."""
+    """Return values as an array, a read-only copy by default; a scalar as a constant node."""
     target = None if dtype is None else as_dtype(dtype)
     if isinstance(data, TensorCore) and copy:
         return data.clone().cast(target or data.dtype).node
@@ -292,7 +292,7 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
             f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
         )
     if isinstance(data, Sequence):
-        # Lists have no type of their own.
+        # Python numbers in lists become float32 or int32 if they fit.
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
@@ -320,13 +320,13 @@ def _device_name(device: str | None) -> str:
 
 
 def _is_whole_buffer(node: Node) -> bool:
-    """Whether a value is stored as it is; a weight is not: it may be folded away."""
+    """Return whether a node is a complete stored buffer; a weight is not, as it can be folded."""
     _, node = peel(node, (Op.RESHAPE,))
     return node.op is Op.ASSIGN or (node.op is Op.BUFFER and node.arg.kind != "weight")
 
 
 def _scalar_dtype(value: Scalar) -> DType:
-    """Return the type of a Python number: of an integer the first of three that holds it."""
+    """Return the type of a Python number; for an int the first of three that can represent it."""
     if isinstance(value, bool):
         return dt.bool_
     if not isinstance(value, int):
@@ -336,18 +336,21 @@ def _scalar_dtype(value: Scalar) -> DType:
 
 
 def _check_range(values: NDArray[Any], kind: DType) -> None:
-    """Refuse Python integers that a type does not hold; arrays have a type, and are converted."""
+    """Raise ModelError if an integer among values is out of range for a type."""
     if not kind.is_int or values.dtype.kind not in "iuO" or not values.size:
         return
     for value in (values.min(), values.max()):
         if not isinstance(value, int | np.integer) or not dt.holds(kind, int(value)):
-            raise ModelError(f"{value} is no {kind}; give a wider type, or an array of another one")
+            raise ModelError(f"{value} is out of range for {kind}; use a wider type or an array")
 
 
 def evaluate(
     tensors: Sequence[TensorCore], inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> list[NDArray[Any]]:
-    """Evaluate by the numpy interpreter: states default to 0, inputs must be given."""
+    """Return the values of tensors from the numpy interpreter.
+
+    `inputs` has the values of inputs and states by name; states are zeros by default.
+    """
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}
     for node in toposort([t.node for t in tensors]):
@@ -361,9 +364,10 @@ def evaluate(
 
 
 def rounds_once(method: F) -> F:
-    """Return a method of tensors that widens halves before it and rounds its result after it.
+    """Return a method that computes fp16 tensors in float32 and rounds its result once.
 
-    Sums of halves overflow from 65504 on. With a wider operand the result is wider and not rounded.
+    Without this, fp16 sums would overflow at 65504. With a wider operand, the result has the wider
+    type.
     """
 
     @wraps(method)

@@ -1,4 +1,6 @@
-"""custom_kernel puts a hand-written OpenCL kernel into a graph, with a slot for an epilogue.
+"""`custom_kernel`: puts a hand-written OpenCL kernel into a graph, with a slot for an epilogue.
+
+An epilogue is elementwise work on the result, computed in the same launch:
 
     scale = CustomKernel(
         "scale",
@@ -10,9 +12,8 @@
     (y,) = custom_kernel(scale, x)
     z = y.relu()                       # computed in the slot: one launch
 
-Source text is code, and it runs on the device with the rights of the process. Only the program that
-compiles can make a CustomKernel: there is no ONNX operator for it, and nothing in an artifact
-becomes one.
+Security: the source text runs on the device with the rights of the process. Only Python code can
+create a CustomKernel; no ONNX operator and nothing in an artifact becomes one.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ __all__ = ["CustomKernel", "alternatives", "custom_kernel"]
 
 
 def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Return the outputs of a hand-written kernel, as lazy as any other tensor.
+    """Return the outputs of a hand-written kernel as lazy tensors.
 
-    Inputs are `in0`, `in1`, ... of the source, any shapes and types with at least one element,
-    stored first if they are not in memory yet. Raises ModelError if one is empty or not given.
+    The inputs are `in0`, `in1`, ... in the source. They have any shape and type, and are stored in
+    memory before the kernel runs. Raises ModelError if one is empty or missing.
     """
     kernel.check_inputs(len(inputs))
     for i, tensor in enumerate(inputs):
@@ -44,9 +45,9 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def alternatives(serial: Tensor, simt: Tensor) -> Tensor:
-    """Return a value that is computed in one of two ways, as suits the device.
+    """Return a value with two equivalent graphs; the target device decides which is compiled.
 
-    `serial` is for devices whose work-items each have a core to themselves (CPUs), `simt` for those
-    that run neighbouring work-items in lock step (GPUs).
+    `serial` is for devices with one work-item per core (CPUs), `simt` for devices that run
+    neighboring work-items in lock step (GPUs).
     """
     return Tensor.of(forms.alternatives(serial.node, simt.node))

@@ -1,7 +1,8 @@
-"""The memory of realized tensors in a process, and the plan of what realizing others computes.
+"""The process-wide state of realized tensors, and the plan for realizing others (`EagerPlan`).
 
-All tensors share `SESSION`, the only state of `scheduler/` that a call leaves behind for the next
-one; the compilers of files (`compile_plain`, `compile_driving`, `onnx_backend`) do not use it.
+To realize a tensor is to compute its values into a buffer. All tensors share `SESSION`, the only
+state in `scheduler/` that persists between calls. The compilers of model files (`compile_plain`,
+`compile_driving`, `onnx_backend`) do not use it.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from scheduler.ir.rewrite import remake, with_sources
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.schedule_cache import EntryGraph, ScheduleCache
 
-# --- The value cache finds realized values by the structure of the graph that gave them -------
+# --- The value cache: finds realized values by the structure of their graphs ------------------
 #
 #     c = a + b; c.realize(); d = a + b      ->      d needs no kernel while the buffer of c lives
 #
-# A value is named by a digest of its graph, in which a buffer counts as the number of its values.
-# Neither graphs nor buffers are kept alive by it.
+# The key of a value is a digest of its graph. A buffer enters the digest with a serial number that
+# changes with its values. The cache keeps neither graphs nor buffers alive.
 
 
 class ValueCache:
-    """Names of values by node, and buffers by name; both weak."""
+    """Weak mappings from nodes to digests, and from digests to buffers."""
 
     def __init__(self) -> None:
         self._digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
         self._values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
     def digest(self, root: Node) -> bytes:
-        """Return the name of a value: equal for equal graphs over the same values."""
+        """Return the digest of a value, which is equal for equal graphs over the same values."""
         for node in post_order(root, lambda n: n.src, self._digests):
             parts = [self._digests[s] for s in node.src]
             if node.op is Op.ASSIGN and node.src[0].arg.kind == "pending":
@@ -54,69 +55,69 @@ class ValueCache:
         return self._digests[root]
 
     def remember(self, name: bytes, buffer: Buffer) -> None:
-        """Keep the buffer of a value findable as long as something else keeps the buffer."""
+        """Map a digest to a buffer while something else keeps the buffer alive."""
         self._values[name] = buffer
 
     def find(self, node: Node) -> Buffer | None:
-        """Return the buffer that holds the value of a node, if one lives."""
+        """Return a live buffer with the value of a node, or None."""
         return self._values.get(self.digest(node))
 
     def forget(self, buffer: Buffer) -> None:
-        """Drop what a buffer held before it got new values, and every digest made from them."""
+        """Remove a buffer, because its values change, and all digests, which can depend on them."""
         self._digests.clear()
         for name in [n for n, b in self._values.items() if b is buffer]:
             self._values.pop(name, None)
 
 
-# --- The registry of live tensors moves each of them to the storage of what it contains -------
+# --- The registry of live tensors: replaces computed nodes by buffers in their graphs ---------
 #
 #     c = a + b; d = c * 2; c.realize()      ->      c is a BUFFER, and d is BUFFER * 2
 #
-# Tensors are held weakly; those that contain nothing of what was replaced keep their graph.
+# Tensors are held weakly. A tensor without replaced nodes keeps its graph.
 
 
 class Handle(Protocol):
-    """What has a graph: a tensor."""
+    """An object with a graph, such as a tensor."""
 
     node: Node
 
 
 class Handles:
-    """The live tensors, and the tensor and the newest version of each realized buffer."""
+    """The live tensors, and for each realized buffer its holder and its newest version."""
 
     def __init__(self) -> None:
-        # The newest ASSIGN of a buffer, until it has run or no tensor holds it.
+        # The newest ASSIGN of each buffer, until it has run or no tensor contains it.
         self.newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
         self._live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
-        # Threads may run tensors of their own; nobody may add to what another one goes through.
+        # Guards `newest` against changes by one thread while another iterates over it.
         self._versions = threading.Lock()
-        # The tensor that each buffer was made for, or that was the first to write to it.
+        # The tensor for which each buffer was made, or that first wrote to it.
         self._holders: WeakKeyDictionary[Buffer, ref[Handle]] = WeakKeyDictionary()
 
     def register(self, handle: Handle) -> None:
-        """Remember a tensor as long as it lives."""
+        """Add a tensor, until it is freed."""
         self._live[id(handle)] = handle
 
-    def wrote(self, buffer: Buffer, version: Node) -> None:
-        """Say that a buffer has a new version, an ASSIGN."""
+    def record_version(self, buffer: Buffer, version: Node) -> None:
+        """Record a new version, an ASSIGN, of a buffer."""
         with self._versions:
             self.newest[buffer] = version
 
     def hold(self, buffer: Buffer, handle: Handle) -> None:
-        """Say that a buffer is a tensor's: others that have the same value may not write to it."""
+        """Record the holder of a buffer: other tensors with the same value must not write to it."""
         self._holders[buffer] = ref(handle)
 
     def holder_of(self, buffer: Buffer) -> Handle | None:
-        """Return the tensor that a buffer is held by, if that still lives."""
+        """Return the tensor that holds a buffer, or None if there is none or it was freed."""
         found = self._holders.get(buffer)
         return None if found is None else found()
 
     def substitute(self, replaced: Mapping[Node, Node]) -> None:
-        """Replace nodes in every live tensor; what is replaced is not looked into."""
+        """Replace nodes in the graphs of all live tensors."""
         if not replaced:
             return
         memo = dict(replaced)
-        for live in self._live.valuerefs():  # a list no other thread adds to, unlike values()
+        for live in self._live.valuerefs():  # a copy, unlike values(): safe with other threads
             handle = live()
             if handle is not None:
                 handle.node = rebuild(handle.node, memo)
@@ -125,12 +126,12 @@ class Handles:
                 now = memo.get(version, version)
                 if now.op is Op.ASSIGN and now.src[0].arg is buffer:
                     self.newest[buffer] = now
-                else:  # it has run, or is the value of an ASSIGN that nobody stores
+                else:  # the ASSIGN has run, or was replaced by its value
                     self.newest.pop(buffer, None)
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
-    """Return a graph with nodes replaced; `memo` (old node -> new node) grows by those visited."""
+    """Return a graph with nodes replaced by `memo` (old -> new); visited nodes are added to it."""
     for node in post_order(root, lambda n: n.src, memo):
         memo[node] = with_sources(node, memo)
     return memo[root]
@@ -138,7 +139,7 @@ def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
 
 @dataclass(slots=True)
 class Session:
-    """Live tensors, values that were computed, schedules (in memory alone), a random sequence."""
+    """The state shared by all tensors: live tensors, known values, schedules, random numbers."""
 
     handles: Handles = field(default_factory=Handles)
     values: ValueCache = field(default_factory=ValueCache)
@@ -146,30 +147,30 @@ class Session:
     random: Generator = field(default_factory=lambda: default_rng(0))
 
     def clear(self) -> None:
-        """Forget values and schedules; tensors that live are still moved with their storage."""
+        """Clear known values and schedules; live tensors stay registered."""
         self.values, self.schedules = ValueCache(), ScheduleCache()
 
 
 SESSION: Final = Session()
 
-# --- An EagerPlan says what realizing tensors has to compute, as a graph for the compiler -----
+# --- The EagerPlan: the graph to compile in order to realize some tensors ---------------------
 #
-#     x.T where x is realized        ->   nothing: it is a view
+#     x.T of a realized x            ->   nothing to compute: it is a view
 #     (a + b).reshape(8, 2)          ->   a + b; the reshape is applied to its buffer
-#     a + b, computed before         ->   nothing
-#     BUFFER of 3 realized tensors   ->   inputs b0, b1, b2; a buffer that is assigned is a state
-#     ASSIGN(pending buffer, v)      ->   v is stored and is an output
+#     a + b, already computed        ->   nothing to compute
+#     BUFFER of 3 realized tensors   ->   inputs b0, b1, b2, or states if they are assigned
+#     ASSIGN(pending buffer, v)      ->   output v
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
-# Movements of which every element is one of the source's, and another for each.
+# Movements whose elements are distinct elements of the source.
 INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
-# Movements that a buffer's elements can be read through, though the result has other elements.
+# Movements that can be applied to a buffer without a kernel.
 BUFFER_VIEWS = VIEWS | {Op.SHRINK, Op.WINDOW}
 _KEPT = frozenset({Op.BUFFER, Op.CONST})
 
 
 def base_of(node: Node) -> Node:
-    """Return the node under the views of a value: what has to be stored for it."""
+    """Return the base of a value: the node under its views, which has to be stored."""
     deepest = node
     while deepest.op in BUFFER_VIEWS:
         deepest = deepest.src[0]
@@ -182,38 +183,41 @@ def base_of(node: Node) -> Node:
 
 @dataclass(slots=True)
 class EagerPlan:
-    """What realizing tensors takes."""
+    """The computation that realizes some tensors."""
 
     canonical: dict[Node, Node]  # every node of the tensors' graphs -> its simplified form
-    # By output name, the simplified node that it holds; for a pending ASSIGN that node.
+    # Output name -> its simplified node, which can be a pending ASSIGN.
     outputs: dict[str, Node] = field(default_factory=dict)
-    # By state name, the ASSIGN node, to a realized buffer or a state of a program.
+    # State name -> the ASSIGN to it. The state is a realized buffer or a program's state.
     writes: dict[str, Node] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)  # by input or state name
-    graph: EntryGraph = field(init=False)  # all of it, as the compiler takes it
+    buffers: dict[str, Buffer] = field(default_factory=dict)  # input or state name -> buffer
+    graph: EntryGraph = field(init=False)  # the graph to compile
 
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Return the values of the realized buffers among some inputs."""
+        """Return the values of realized buffers among the inputs named in `wanted`."""
         return {n: np.asarray(b.data, order="C") for n, b in self.buffers.items() if n in wanted}
 
     def states(self) -> dict[str, NDArray[Any]]:
-        """Return the values of the realized buffers that are assigned, before the run."""
+        """Return the values before the run of the realized buffers that are assigned."""
         written = [n for n in self.writes if n in self.buffers]
         return {n: np.asarray(self.buffers[n].data, order="C") for n in written}
 
 
 def simplify(roots: Sequence[Node], flags: Flags) -> dict[Node, Node]:
-    """Return node -> simplified node for everything below some roots."""
+    """Return node -> simplified node for all nodes in the graphs of `roots`."""
     return dict(canonicalize(roots, float_unsafe=flags.float_unsafe))
 
 
 def needs_kernel(node: Node) -> bool:
-    """Whether a base has to be computed: it is neither stored, constant nor empty."""
+    """Return whether a base has to be computed: it is not stored, constant or empty."""
     return node.op not in _KEPT and prod(node.shape) > 0
 
 
 def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
-    """Return what computing values takes; raise ModelError for two devices or assignments."""
+    """Return the plan for computing values.
+
+    Raises ModelError if the graph has buffers on two devices, or two assignments to a buffer.
+    """
     plan = EagerPlan(simplify(roots, flags))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
     wanted = [b for b in bases if needs_kernel(b)]
@@ -232,20 +236,20 @@ def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
 
 
 class _Translation:
-    """Maps nodes over realized buffers to nodes over inputs and states of a program."""
+    """Maps nodes to nodes in which inputs and states of a program replace realized buffers."""
 
     def __init__(self, plan: EagerPlan, order: Sequence[Node]) -> None:
         self.plan = plan
         self.pending: list[Node] = []
         self._new: dict[Node, Node] = {}
-        self._stand_ins: dict[Buffer, Node] = {}
+        self._replacements: dict[Buffer, Node] = {}
         self._named = {n.arg.name for n in order if n.op is Op.BUFFER and n.arg.data is None}
         self._assigned = {n.src[0] for n in order if n.op is Op.ASSIGN and n.src[0].arg.is_realized}
 
     def known(self, node: Node) -> Buffer | None:
-        """Return the buffer of a value that was computed before.
+        """Return a buffer with a node's value if it was already computed, else None.
 
-        Where something is assigned the graph is run as it is, or the assignment could be left out.
+        If the graph has an assignment, it is always None, so that the assignment is not left out.
         """
         return None if self._assigned or node.op is Op.BUFFER else SESSION.values.find(node)
 
@@ -262,13 +266,13 @@ class _Translation:
                 stack.extend(missing[::-1])
                 continue
             stack.pop()
-            self._new[node] = self._translate(node) if known is None else self._stand_in(known)
+            self._new[node] = self._translate(node) if known is None else self._replacement(known)
         return self._new[root]
 
     def _translate(self, node: Node) -> Node:
         if node.op is Op.BUFFER:
             kind = "state" if node in self._assigned else "input"
-            return self._stand_in(node.arg, kind) if node.arg.is_realized else node
+            return self._replacement(node.arg, kind) if node.arg.is_realized else node
         src = tuple(self._new[s] for s in _needed(node))
         if is_pending(node):
             self.pending.append(node)
@@ -277,14 +281,14 @@ class _Translation:
             raise ModelError(f"{node.src[0].arg}: two values are assigned in one run")
         return node if src == node.src else remake(node, src)
 
-    def _stand_in(self, buffer: Buffer, kind: str = "input") -> Node:
-        """Return an input or a state that takes the values of a realized buffer."""
-        if buffer not in self._stand_ins:
+    def _replacement(self, buffer: Buffer, kind: str = "input") -> Node:
+        """Return the input or state that replaces a realized buffer."""
+        if buffer not in self._replacements:
             name = self._name_of(buffer)
             self.plan.buffers[name] = buffer
-            stand_in = Buffer(kind, name, buffer.shape, buffer.dtype)
-            self._stand_ins[buffer] = make(Op.BUFFER, buffer.dtype, (), stand_in)
-        return self._stand_ins[buffer]
+            replacement = Buffer(kind, name, buffer.shape, buffer.dtype)
+            self._replacements[buffer] = make(Op.BUFFER, buffer.dtype, (), replacement)
+        return self._replacements[buffer]
 
     def _name_of(self, buffer: Buffer) -> str:
         taken = self._named | set(self.plan.buffers)
@@ -297,7 +301,7 @@ class _Translation:
 
 
 def is_pending(node: Node) -> bool:
-    """Whether a node is a kernel boundary that was asked for and has not run."""
+    """Return whether a node is a pinned kernel boundary that has not run (see `realize.pin`)."""
     return node.op is Op.ASSIGN and node.src[0].arg.kind == "pending"
 
 
@@ -316,7 +320,7 @@ def _check_devices(order: Sequence[Node]) -> None:
 
 
 def device_of(roots: Sequence[Node]) -> str | None:
-    """Return the device that the buffers of a graph were moved to; None for the default one."""
+    """Return the device to which the buffers of a graph were moved; None for the default device."""
     for node in toposort(roots):
         if node.op is Op.BUFFER and node.arg.device:
             return str(node.arg.device)
@@ -324,15 +328,15 @@ def device_of(roots: Sequence[Node]) -> str | None:
 
 
 def unbound(roots: Sequence[Node]) -> list[Buffer]:
-    """Return inputs without values and states: what only a caller or a program can give."""
+    """Return the buffers that need values from a caller: states, and inputs without a value."""
     buffers = [n.arg for n in toposort(roots) if n.op is Op.BUFFER]
     return [b for b in buffers if b.data is None and b.kind in ("input", "state")]
 
 
 def views_of(canonical: Mapping[Node, Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Return original node -> views of storage, for every node whose base was stored.
+    """Return original node -> view of a buffer, for every node whose base was stored.
 
-    `canonical` is original -> simplified node, `stored` simplified node -> reader of its storage.
+    `canonical` maps original to simplified nodes, and `stored` simplified nodes to buffer nodes.
     """
     memo = dict(stored)
     found: dict[Node, Node] = {}

@@ -1,4 +1,7 @@
-"""TensorShape adds movement operations, which become functions on index ranges; none copies."""
+"""`TensorShape`: reshaping, moving, slicing and concatenating tensors, without copies.
+
+The compiler turns these operations into index arithmetic in the kernels that read the result.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ class TensorShape(TensorCore):
     __slots__ = ()
 
     def axes(self, axis: Axis) -> tuple[int, ...]:
-        """Return axes (None: all) as sorted non-negative ints, or raise TensorIndexError."""
+        """Return axes (None: all) as sorted non-negative ints, without duplicates."""
         if axis is None:
             return tuple(range(self.ndim))
         given = axis if isinstance(axis, Sequence) else (axis,)
         return tuple(sorted({axis_of(a, self.ndim) for a in given}))
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """Return as many elements in another shape (one -1 is inferred), or raise ModelError."""
+        """Return the elements in another shape (-1 is inferred); raise ModelError for a misfit."""
         target = list(shape_of(shape))
         if target.count(-1) == 1:
             rest = prod(s for s in target if s != -1)
@@ -72,14 +75,14 @@ class TensorShape(TensorCore):
         return self.permute(tuple(reversed(range(self.ndim))))
 
     def expand(self, *shape: int | Sequence[int]) -> Self:
-        """Repeat size-1 axes to a shape of the same number of axes; -1 keeps an axis."""
+        """Return axes of size 1 repeated to a shape; -1 keeps the size of an axis."""
         target = shape_of(shape)
         if len(target) == self.ndim:
             target = tuple(s if t == -1 else t for s, t in zip(self.shape, target, strict=True))
         return self.broadcast_to(target)
 
     def broadcast_to(self, shape: Shape) -> Self:
-        """Repeat to a shape by numpy's rules (leading axes added), or raise ModelError."""
+        """Return the tensor broadcast to a shape by numpy's rules, or raise ModelError."""
         if shape == self.shape:
             return self
         missing = len(shape) - self.ndim
@@ -91,7 +94,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.EXPAND, self.dtype, (lifted.node,), tuple(shape)))
 
     def pad(self, pairs: Pairs, value: Scalar = 0) -> Self:
-        """Add (before, after) elements of `value` around each axis; negative widths cut."""
+        """Return the tensor padded with `value` by (before, after) per axis; negative ones crop."""
         cut = [(max(0, -b), s - max(0, -e)) for (b, e), s in zip(pairs, self.shape, strict=True)]
         inner = self.shrink(cut)
         widths = tuple((max(0, b), max(0, e)) for b, e in pairs)
@@ -101,7 +104,7 @@ class TensorShape(TensorCore):
         return self.of(make(Op.PAD, self.dtype, (inner.node,), (widths, fill)))
 
     def shrink(self, bounds: Pairs) -> Self:
-        """Keep [begin, end) of each axis; raise TensorIndexError if one reaches outside."""
+        """Return [begin, end) of each axis; raise TensorIndexError if one is out of range."""
         if len(bounds) != self.ndim or any(
             not 0 <= b <= e <= s for (b, e), s in zip(bounds, self.shape, strict=False)
         ):
@@ -114,12 +117,12 @@ class TensorShape(TensorCore):
         return self.view_as(make(Op.SHRINK, self.dtype, (self.node,), tuple(bounds)))
 
     def flip(self, axis: int | Sequence[int]) -> Self:
-        """Reverse the order along axes."""
+        """Return the tensor reversed along axes."""
         axes = self.axes(axis)
         return self.view_as(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
 
     def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Self:
-        """Replace an axis by (position, offset): element at position*stride + offset*dilation.
+        """Replace an axis by (position, offset), for index position*stride + offset*dilation.
 
         Shape (..., L, ...) becomes (..., count, size, ...) with
         count = (L - (size-1)*dilation - 1) // stride + 1.
@@ -130,12 +133,12 @@ class TensorShape(TensorCore):
         return self.of(make(Op.WINDOW, self.dtype, (self.node,), arg))
 
     def unsqueeze(self, axis: int) -> Self:
-        """Insert an axis of size 1."""
+        """Return the tensor with an axis of size 1 inserted."""
         axis = axis_of(axis, self.ndim + 1)
         return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
-        """Drop size-1 axes (all, or those named)."""
+        """Return the tensor without axes of size 1 (None: all of them), or raise ModelError."""
         if axis is None:
             axes = {i for i, s in enumerate(self.shape) if s == 1}
         else:
@@ -145,11 +148,11 @@ class TensorShape(TensorCore):
         return self.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
 
     def flatten(self, start: int = 0) -> Self:
-        """Merge all axes from `start` on."""
+        """Return the tensor with all axes from `start` on merged."""
         return self.reshape((*self.shape[:start], prod(self.shape[start:])))
 
     def repeat(self, *counts: int | Sequence[int]) -> Self:
-        """Tile like numpy.tile."""
+        """Return the tensor repeated as by numpy.tile."""
         repeats = shape_of(counts)
         lead = max(0, len(repeats) - self.ndim)
         reps = (1,) * (self.ndim - len(repeats)) + tuple(repeats)
@@ -160,7 +163,7 @@ class TensorShape(TensorCore):
         return self.reshape(parts).broadcast_to(tuple(wide)).reshape(final)
 
     def split(self, sizes: Sequence[int], axis: int = 0) -> list[Self]:
-        """Cut along an axis into parts of the given sizes."""
+        """Return parts of the given sizes along an axis."""
         axis = axis_of(axis, self.ndim)
         if sum(sizes) != self.shape[axis]:
             raise ModelError(f"split: sizes {list(sizes)} do not sum to {self.shape[axis]}")
@@ -179,13 +182,13 @@ class TensorShape(TensorCore):
         return self.of(make(Op.GATHER, self.dtype, (self.node, whole.node), axis))
 
     def __getitem__(self, key: Any) -> Self:
-        """Index with ints, slices of any step, None, Ellipsis, and index tensors or int lists.
+        """Return a part, selected by ints, slices, None, Ellipsis, and index tensors or int lists.
 
-        Several index tensors pick one element each together, as in numpy: their axes become those
-        of the broadcast indices, in the place of the first if they stand side by side, else first.
+        Several index tensors are broadcast together as in numpy. Their axes are replaced by the
+        axes of the broadcast index, at the first of them if they are adjacent, else in front. The
+        values of index tensors are not checked: out of range, they read some element of the axis.
 
-        Values of index tensors are not looked at: outside of their axis they read some element.
-        Raises TensorIndexError if an index is outside its axis, or there are too many. Raises
+        Raises TensorIndexError if an index is out of range, or there are too many indices. Raises
         ModelError if an index is a mask.
         """
         items = full_key(key, self.ndim)
@@ -202,13 +205,13 @@ class TensorShape(TensorCore):
                 result, axis = _index_axis(result, item, axis)
         if len(picked) < 2:
             return result.gather(picked[0][1], picked[0][0]) if picked else result
-        return _pick(result, picked)
+        return _gather_several(result, picked)
 
     def index_tensor(self, item: Any) -> Self | None:
-        """Return an index as a tensor of ints if it is a tensor, an array or a list, else None.
+        """Return an index as a tensor of ints, or None for an int, a slice or None.
 
-        Raises TensorIndexError if it is neither. Raises ModelError if it is a mask: the shape of
-        the result would depend on values.
+        Raises TensorIndexError for any other object. Raises ModelError for a mask, because the
+        shape of the result would depend on its values.
         """
         if item is None or (
             isinstance(item, int | np.integer | slice) and not isinstance(item, bool)
@@ -226,18 +229,18 @@ class TensorShape(TensorCore):
 
 
 def full_key(key: Any, ndim: int) -> list[Any]:
-    """Return an index for every axis, or raise TensorIndexError if there are too many."""
+    """Return a key with an index for every axis; raise TensorIndexError if there are too many."""
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
     if used > ndim:
-        raise TensorIndexError(f"index: {ndim} axes, and more indices: {used}")
+        raise TensorIndexError(f"index: {used} indices for {ndim} axes")
     fill = [slice(None)] * (ndim - used)
     at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
     return [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]
 
 
 def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
-    """Apply one index to one axis; return the result and the axis the next index applies to."""
+    """Return x with one index applied to an axis, and the axis for the next index."""
     if item is None:
         return x.unsqueeze(axis), axis + 1
     size = x.shape[axis]
@@ -249,7 +252,7 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
         bounds[axis] = (start, start + 1)
         return x.shrink(bounds).squeeze(axis), axis
     start, stop, step = item.indices(size)
-    if step < 0:  # SHRINK has positive steps only: reverse the axis, and count from its other end
+    if step < 0:  # SHRINK has positive steps only, so reverse the axis
         count = max(0, -(-(start - stop) // -step))
         x, start, step = x.flip(axis), size - 1 - start, -step
         stop = start + (count - 1) * step + 1 if count else start
@@ -259,18 +262,18 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
 
 
 def _check_rows(rows: NDArray[Any], axis: int, shape: Shape) -> None:
-    """Refuse indices that are known and outside of their axis."""
+    """Raise TensorIndexError if a constant index is out of range."""
     size = shape[axis]
     for end in (rows.min(), rows.max()) if rows.size else ():
         if not -size <= end < size:
             raise TensorIndexError(f"index: {end} is outside axis {axis} of {shape}")
 
 
-def _pick(x: T, picked: Sequence[tuple[int, T]]) -> T:
-    """Gather along several axes at once: one flat index names an element of all of them."""
+def _gather_several(x: T, picked: Sequence[tuple[int, T]]) -> T:
+    """Return x indexed by several index tensors, with one gather over their merged axes."""
     axes = [axis for axis, _ in picked]
     rest = [i for i in range(x.ndim) if i not in axes]
-    # numpy: side by side the new axes stay in place, otherwise they come first.
+    # As in numpy, the new axes stay in place if the indexed axes are adjacent, else come first.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     at = axes[0] if adjacent else 0
     sizes = [x.shape[a] for a in axes]
@@ -299,7 +302,7 @@ def _compare(row: Node, value: int) -> Node:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
-    """Return a shape given as a sequence or as ints; raise ModelError for tensors."""
+    """Return a shape given as one sequence or as several ints."""
     sizes: Any = shape
     if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray):
         sizes = shape[0]

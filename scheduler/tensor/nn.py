@@ -1,6 +1,7 @@
-"""TensorNeural adds activations, matrix products, convolution and pooling, made of primitives.
+"""`TensorNeural`: activations, normalization, matrix products, convolution and pooling.
 
-A convolution is `sum(window(pad(x)) * w)`: the kernelizer finds contractions by their structure.
+All of them are composed of primitive operations. A convolution is `sum(window(pad(x)) * w)`; the
+compiler recognizes contractions by their structure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Pair = int | Sequence[int]
 
 
 class TensorNeural(TensorPower):
-    """What neural networks are made of."""
+    """The operations of neural networks."""
 
     __slots__ = ()
 
@@ -35,7 +36,7 @@ class TensorNeural(TensorPower):
 
     @rounds_once
     def elu(self, alpha: float = 1.0) -> Self:
-        """Return x for x > 0, alpha*(exp(x)-1) below."""
+        """Return x for x > 0, and alpha*(exp(x)-1) otherwise."""
         return (self > 0).where(self, (self.minimum(0).exp() - 1.0) * alpha)
 
     @rounds_once
@@ -46,16 +47,16 @@ class TensorNeural(TensorPower):
     @rounds_once
     def gelu(self, approximate: str = "none") -> Self:
         """Return the Gaussian error linear unit (Hendrycks, Gimpel 2016), exact or with tanh."""
-        if approximate == "tanh":  # the coefficient is that of the paper
+        if approximate == "tanh":  # coefficient from the paper
             inner = (self + self * self * self * 0.044715) * math.sqrt(2.0 / math.pi)
             return self * 0.5 * (inner.tanh() + 1.0)
         return self * 0.5 * ((self * math.sqrt(0.5)).erf() + 1.0)
 
     @rounds_once
     def softmax(self, axis: int = -1) -> Self:
-        """Return exp(x)/sum(exp(x)) along an axis, shifted by the maximum."""
+        """Return exp(x)/sum(exp(x)) along an axis; subtracting the maximum avoids overflow."""
         weights = (self - self.max(axis, keepdim=True)).exp()
-        # One division for a row: the sum is at least 1, so its reciprocal is a normal number.
+        # Divide once per row. The sum is at least 1, so its reciprocal cannot overflow.
         return weights * (1.0 / weights.sum(axis, keepdim=True))
 
     @rounds_once
@@ -66,7 +67,7 @@ class TensorNeural(TensorPower):
 
     @rounds_once
     def layernorm(self, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Self:
-        """Return (x - mean)/sqrt(var + eps) over axes, biased variance."""
+        """Return (x - mean)/sqrt(var + eps) over axes, with the biased variance."""
         centred = self - self.mean(axis, keepdim=True)
         variance = centred.square().mean(axis, keepdim=True)
         return centred * (variance + eps).rsqrt()
@@ -75,18 +76,18 @@ class TensorNeural(TensorPower):
     def batchnorm(
         self, scale: Self, bias: Self, mean: Self, variance: Self, eps: float = 1e-5
     ) -> Self:
-        """Normalise axis 1 with statistics (C,): (x - mean)*scale/sqrt(variance + eps) + bias."""
+        """Return (x - mean)*scale/sqrt(variance + eps) + bias; parameters (C,) are for axis 1."""
         shape = (1, -1) + (1,) * (self.ndim - 2)
         factor = scale * (variance + eps).rsqrt()
         return self * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
     @rounds_once
     def matmul(self, other: Self | NDArray[Any]) -> Self:
-        """Multiply matrices by numpy's rules, or raise ModelError if inner sizes differ."""
+        """Return the matrix product by numpy's rules; raise ModelError if inner sizes differ."""
         other = self.operand(other)
         if not self.shape or not other.shape:
             raise ModelError(
-                f"matmul: {self.shape} and {other.shape}: a number is no matrix; use *"
+                f"matmul: {self.shape} and {other.shape}: a scalar is not a matrix; use *"
             )
         if other.ndim == 1:
             return self.matmul(other.unsqueeze(1)).squeeze(-1)
@@ -111,15 +112,15 @@ class TensorNeural(TensorPower):
         dilation: Pair = 1,
         groups: int = 1,
     ) -> Self:
-        """Convolve (cross-correlate) the trailing axes; works for any number of them.
+        """Return the convolution (cross-correlation) over any number of trailing spatial axes.
 
         Args:
             weight: (C_out, C_in/groups, *kernel).
             bias: (C_out,) or None.
             stride: one int or one per spatial axis.
-            dilation: same.
             padding: one int, one int per axis, or ((before, after), ...) per axis.
-            groups: channel groups; C_in makes it depthwise.
+            dilation: one int or one per spatial axis.
+            groups: number of channel groups; C_in groups are a depthwise convolution.
 
         Returns:
             (N, C_out, *out), out = (in + before + after - dilation*(kernel-1) - 1)//stride + 1.
@@ -149,7 +150,7 @@ class TensorNeural(TensorPower):
     def windows(
         self, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
     ) -> Self:
-        """Turn (N, C, s...) into (N, C, o..., k...): all kernel windows of the spatial axes."""
+        """Return all kernel windows of (N, C, s...) as (N, C, o..., k...)."""
         x, spatial = self, len(kernel)
         for i in range(spatial):
             x = x.window(2 + 2 * i, kernel[i], stride[i], dilation[i])
@@ -159,7 +160,7 @@ class TensorNeural(TensorPower):
     def max_pool2d(
         self, kernel: Pair, stride: Pair | None = None, padding: Any = 0, dilation: Pair = 1
     ) -> Self:
-        """Return the maximum of each window; padding counts as the smallest value."""
+        """Return the maximum of each window; padding has the smallest value of the type."""
         spatial = self.ndim - 2
         size = as_tuple(kernel, spatial)
         steps = size if stride is None else as_tuple(stride, spatial)
@@ -177,7 +178,7 @@ class TensorNeural(TensorPower):
         *,
         count_include_pad: bool = True,
     ) -> Self:
-        """Return the mean of each window; padding counts as zeros, or is left out of the count."""
+        """Return the mean of each window; padding is zeros, or left out of the mean."""
         spatial = self.ndim - 2
         size = as_tuple(kernel, spatial)
         steps = size if stride is None else as_tuple(stride, spatial)
@@ -187,13 +188,13 @@ class TensorNeural(TensorPower):
         total = self.pad(pairs).windows(size, steps, ones).sum(axes)
         if count_include_pad or all(p == (0, 0) for p in pairs):
             return total / math.prod(size)
-        # How many elements of each window are no padding: the same windows over ones.
+        # Count the elements of each window without padding, by the same windows over ones.
         unit = self.operand(1).broadcast_to((1, 1, *self.shape[2:]))
         return total / unit.pad(pairs).windows(size, steps, ones).sum(axes)
 
 
 def as_tuple(value: Pair, count: int) -> tuple[int, ...]:
-    """Return one int per axis."""
+    """Return one int per axis from an int or a sequence of ints."""
     return (value,) * count if isinstance(value, int) else tuple(int(v) for v in value)
 
 

@@ -1,4 +1,8 @@
-"""TensorPower adds powers, without POW where that is exact; of integers by squaring."""
+"""`TensorPower`: powers of tensors.
+
+Constant small exponents become products, roots or reciprocals, if that is exact. Powers of integers
+are computed by repeated squaring. All others use the POW operation.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class TensorPower(TensorMath):
 
 @rounds_once
 def power(x: T, exponent: Any) -> T:
-    """Return x**exponent; of integers an integer, unless a known exponent is negative."""
+    """Return x**exponent; for integers it is an integer, unless a constant exponent is negative."""
     known = _known_number(exponent)
     special = None if known is None else _constant_power(x, known)
     if special is not None:
@@ -38,7 +42,7 @@ def power(x: T, exponent: Any) -> T:
 
 
 def _known_number(exponent: Any) -> int | float | None:
-    """Return an exponent that is known now and finite: a number, or a constant tensor."""
+    """Return the value of a finite constant exponent (number or tensor), or None."""
     if isinstance(exponent, TensorCore):
         exponent = value_of(exponent.node)
     plain = isinstance(exponent, int | float) and not isinstance(exponent, bool)
@@ -48,14 +52,14 @@ def _known_number(exponent: Any) -> int | float | None:
 def integer_power(base: T, exponent: T) -> T:
     """Return base**exponent of integers by repeated squaring, modulo 2 to the width of the type.
 
-    The exponent has the base's type and shape. A negative one gives 0, but 1 and -1 keep their
-    value, as in exact arithmetic. From 64 on a power of an even number is 0, one of an odd number
-    other than 1 and -1 has overflowed and is not specified.
+    Base and exponent have the same type and shape. A negative exponent gives 0, except for bases
+    1 and -1, which give 1 or -1. For exponents from 64 on, even bases give 0, and the result of
+    odd bases other than 1 and -1 is unspecified.
     """
     whole = exponent
     result = base.operand(1).broadcast_to(base.shape)
     square = base
-    for bit in range(6):  # 2**64 does not fit any type
+    for bit in range(6):  # exponents below 64
         taken = (whole >> bit) & 1
         result = taken.ne(0).where(result * square, result)
         square = square * square
@@ -67,14 +71,14 @@ def integer_power(base: T, exponent: T) -> T:
 
 
 def _constant_power(x: T, exponent: Any) -> T | None:
-    """Return x**exponent without POW where that is exact or the usual meaning, else None."""
+    """Return x**exponent without POW for special constant exponents, else None."""
     if abs(exponent) == 0.5:
         floats = x if x.dtype.is_float else x.float()
         root = floats.of(half_power(floats.node))
         return root if exponent > 0 else root.reciprocal()
     if exponent in (-1, -2):
         return (x if exponent == -1 else x * x).reciprocal()
-    if not 0 <= exponent <= 8 or exponent != int(exponent):  # in this order: inf has no int
+    if not 0 <= exponent <= 8 or exponent != int(exponent):
         return None
     if exponent == 0:
         return x.operand(1).broadcast_to(x.shape)

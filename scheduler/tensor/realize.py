@@ -1,6 +1,7 @@
-"""TensorValues adds the methods that compute values on an OpenCL device.
+"""`TensorValues`: methods that compute the values of tensors on an OpenCL device.
 
-`realize` leaves values in buffers, `run` gives them for some inputs, `pin` fixes where kernels end.
+`realize` stores values in buffers. `run` returns values for given inputs. `pin` fixes the kernel
+boundaries of a graph without running it.
 """
 
 from __future__ import annotations
@@ -49,26 +50,26 @@ Array = NDArray[Any]
 
 
 class TensorValues(TensorAssign):
-    """From graphs to values, on an OpenCL device."""
+    """Computation of values on an OpenCL device."""
 
     __slots__ = ()
 
     def schedule(self, *more: TensorAssign, context: CompileContext | None = None) -> Schedule:
-        """Return what realizing these tensors together would run; nothing runs, nothing changes.
+        """Return the schedule that `realize` of these tensors would run, without running it.
 
-        Views of buffers, constants and values computed before need no kernel. The same nodes give
-        the same schedule again. The context is by default the row `cpu` with the environment's
-        flags. Raises SchedulerError if a value cannot be compiled.
+        Views of buffers, constants and values that are already computed need no kernel. The default
+        context is the device row `cpu` with the environment's flags. Raises SchedulerError if a
+        value cannot be compiled.
         """
         context = context or context_for()
         plan = make_plan([self.node, *(t.node for t in more)], context.flags)
         return SESSION.schedules.schedule(plan.graph, context)
 
     def kernelize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
-        """Pin the kernel boundaries of these tensors without running anything; return this tensor.
+        """Pin the kernel boundaries of these tensors without running them; return this tensor.
 
-        What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
-        it, and is loaded, never computed again, by what is built on it later.
+        Each value that the compiler would store becomes ASSIGN(BUFFER, value) in all tensors that
+        contain it. Graphs built on it later load the value instead of computing it again.
         """
         pin([self.node, *(t.node for t in more)], context or context_for())
         return self
@@ -76,9 +77,9 @@ class TensorValues(TensorAssign):
     def realize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
         """Compute these tensors together; afterwards they are buffers, or views of buffers.
 
-        The context is by default the device with the environment's flags. Raises SchedulerError if
-        a value cannot be compiled or depends on an input without a value, and RuntimeFault without
-        a device.
+        The default context is the device with the environment's flags. Raises SchedulerError if a
+        value cannot be compiled or depends on an input without a value, and RuntimeFault if there
+        is no device.
         """
         realize([self.node, *(t.node for t in more)], context=context)
         return self
@@ -90,9 +91,9 @@ class TensorValues(TensorAssign):
     ) -> NDArray[Any]:
         """Return the values, computed on an OpenCL device.
 
-        A tensor of realized buffers is realized by this. One that reads inputs or states (zeros) is
-        compiled and run once, and stays as it is. Raises SchedulerError if it cannot be compiled,
-        and RuntimeFault if there is no device or an input does not fit.
+        A tensor that reads inputs or states (which start as zeros) is compiled and run once, and
+        does not change. Any other tensor is realized. Raises SchedulerError if it cannot be
+        compiled, and RuntimeFault if there is no device or an input does not fit.
         """
         if inputs or unbound([self.node]):
             return run([self.node], inputs, context=context)[0]
@@ -100,7 +101,7 @@ class TensorValues(TensorAssign):
         return values_of(self.node)
 
     def item(self) -> Any:
-        """Return the only element as a Python scalar; raise ModelError if there are others."""
+        """Return the only element as a Python scalar; raise ModelError for any other size."""
         if self.size != 1:
             raise ModelError(f"item: expected one element, found {self!r}")
         return self.numpy().item()
@@ -114,17 +115,15 @@ class TensorValues(TensorAssign):
 
 
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
-    """Compute values and leave them in buffers, for every live tensor.
+    """Compute values into buffers, and use the buffers in the graphs of all live tensors.
 
-    The context is by default the device with the environment's flags. Raises ModelError if an input
-    has no value or a state lives in a program, SchedulerError if a value cannot be compiled, and
-    RuntimeFault if there is no device or a program does not build.
+    The default context is the device with the environment's flags. Raises ModelError if the graph
+    reads an input without a value or a program's state, SchedulerError if a value cannot be
+    compiled, and RuntimeFault if there is no device or the program does not build.
     """
     missing = unbound(roots)
     if missing:
-        raise ModelError(
-            f"realize: {missing[0]} has no value of its own; use numpy(inputs), or compile it"
-        )
+        raise ModelError(f"realize: {missing[0]} has no value; use numpy(inputs), or compile it")
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
     names = {name: SESSION.values.digest(node) for name, node in plan.outputs.items()}
@@ -135,7 +134,7 @@ def realize(roots: Sequence[Node], context: CompileContext | None = None) -> Non
         stored[node] = _keep(node, values)
         SESSION.values.remember(names[name], stored[node].arg)
     stored.update({assign: assign.src[0] for assign in plan.writes.values()})
-    # Before buffers change: tensors made from the old values keep those.
+    # Keep the old values of buffers for tensors that were made from them.
     old = _old_values(plan)
     for name, assign in plan.writes.items():
         buffer = assign.src[0].arg
@@ -147,10 +146,10 @@ def realize(roots: Sequence[Node], context: CompileContext | None = None) -> Non
 def _replacements(
     plan: EagerPlan, roots: Sequence[Node], stored: Mapping[Node, Node], old: Mapping[Node, Node]
 ) -> dict[Node, Node]:
-    """Return original node -> what holds its values.
+    """Return original node -> node with its values, without a kernel.
 
-    A view that elements of something else, or repeated ones, turned out to be gets a buffer if
-    asked for, since a write to it goes nowhere else; otherwise it stays as it is, without a kernel.
+    A root can simplify to a view of another buffer, or to one that repeats elements. It gets a
+    buffer of its own then, so that a later write to it does not change the other.
     """
     views = views_of(plan.canonical, stored)
     found = {node: view for node, view in views.items() if _is_invertible(view)}
@@ -167,19 +166,19 @@ def _replacements(
 
 
 def _is_invertible(view: Node) -> bool:
-    """Whether each element of a view is one of its buffer's, and another for each."""
+    """Return whether the elements of a view are distinct elements of a buffer."""
     return peel(view, INVERTIBLE)[1].op is Op.BUFFER
 
 
 def _is_view_of(node: Node, stored: Mapping[Node, Node]) -> bool:
-    """Whether a node was made as a view of something that is stored."""
+    """Return whether a node was made as a view of a stored node."""
     while node.op in BUFFER_VIEWS and node not in stored:
         node = node.src[0]
     return node in stored
 
 
 def _keep(node: Node, values: Array) -> Node:
-    """Return a buffer node that holds values; a boundary already has its buffer."""
+    """Return a buffer node with the values of a node; a pinned boundary already has a buffer."""
     values.flags.writeable = False
     if node.op is Op.ASSIGN:
         node.src[0].arg.update(values)
@@ -188,13 +187,13 @@ def _keep(node: Node, values: Array) -> Node:
 
 
 def buffer_node(values: Array, like: Node) -> Node:
-    """Return a realized buffer of the shape and type of a node."""
+    """Return a realized buffer with the given values, and the shape and type of node `like`."""
     buffer = Buffer("input", "", like.shape, like.dtype, values)
     return make(Op.BUFFER, like.dtype, (), buffer)
 
 
 def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return what needs no run: values computed before, in buffers of their own, and nothing."""
+    """Return base -> new buffer for values that need no run: empty or already computed ones."""
     found: dict[Node, Node] = {}
     for base in dict.fromkeys(base_of(plan.canonical[r]) for r in roots):
         if not all(base.shape):
@@ -208,7 +207,7 @@ def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _old_values(plan: EagerPlan) -> dict[Node, Node]:
-    """Return buffer node -> node of its values before the run, uncopied, for what was assigned."""
+    """Return buffer node -> node with its values before the run, for each assigned buffer."""
     found: dict[Node, Node] = {}
     for assign in plan.writes.values():
         old = buffer_node(assign.src[0].arg.data, assign)
@@ -218,14 +217,14 @@ def _old_values(plan: EagerPlan) -> dict[Node, Node]:
 
 
 def values_of(node: Node) -> Array:
-    """Return the values of a view of a buffer or constant, as an array of the caller's."""
+    """Return a copy of the values of a view of a buffer or constant."""
     return np.array(interp.evaluate([node])[0])
 
 
 def shared_values(node: Node) -> Array | None:
-    """Return the values of a view of a buffer without copying them; None where none are so.
+    """Return the values of a view of a buffer without a copy, or None if that is impossible.
 
-    The array is read-only, and keeps its values when the buffer is assigned to.
+    The array is read-only, and keeps its values when the buffer is assigned.
     """
     values: Array = interp.evaluate([node])[0].view()
     held = [n.arg.data for n in toposort([node]) if n.op is Op.BUFFER]
@@ -240,10 +239,10 @@ def run(
     inputs: Mapping[str, Array] | None = None,
     context: CompileContext | None = None,
 ) -> list[Array]:
-    """Run values once, leaving every tensor as it is; return one array per value, for the caller.
+    """Compute values once, without changing any tensor; return one new array per value.
 
-    States are zeros. Raises SchedulerError if a value cannot be compiled, and RuntimeFault if there
-    is no device, a program does not build, or an input does not fit.
+    States start as zeros. Raises SchedulerError if a value cannot be compiled, and RuntimeFault if
+    there is no device, the program does not build, or an input does not fit.
     """
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
@@ -264,10 +263,9 @@ def execute(
     context: CompileContext | None,
     flags: Flags,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Compile and run a plan; return its outputs and what it left in assigned buffers, by name.
+    """Compile and run a plan; return its outputs and the new values of states, by name.
 
-    `device` is as for `runtime.load_program`; without a context the plan is compiled for the
-    device.
+    `device` is as for `runtime.load_program`; the default context is for that device.
     """
     if not plan.graph.outputs and not plan.writes:
         return {}, {}
@@ -283,7 +281,7 @@ def execute(
 
 
 def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Array]) -> bytes:
-    """Return the data blob with the values that states start with, and name them there."""
+    """Return the data blob with initial values of states appended; update the manifest in place."""
     blob = bytearray(data)
     for entry in manifest["buffers"]:
         if entry["kind"] == "state" and entry["name"] in states:
@@ -293,13 +291,13 @@ def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Arr
     return bytes(blob)
 
 
-# --- pin() fixes kernel boundaries without running anything: it is what Tensor.kernelize does -
+# --- pin(): fixes kernel boundaries without running anything, for Tensor.kernelize ------------
 #
 #     y = (x @ w).relu() and z = y.sum(), then z.kernelize()
-#     ->  z is ASSIGN(BUFFER, sum(ASSIGN(BUFFER, relu(...)))) where two kernels are needed
+#     ->  z is ASSIGN(BUFFER, sum(ASSIGN(BUFFER, relu(...)))), if two kernels are needed
 #
-# The boundaries are those the compiler would choose, and stay where they are from then on: what is
-# built on a pinned value loads it. A pinned value is a leaf for later calls.
+# The boundaries are those that the compiler chooses. They do not change afterwards: graphs built on
+# a pinned value load it.
 
 
 def pin(roots: Sequence[Node], context: CompileContext) -> None:
@@ -315,7 +313,10 @@ def pin(roots: Sequence[Node], context: CompileContext) -> None:
 
 
 def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """Return the simplified form of each node, and the boundary of each pending buffer."""
+    """Return node -> simplified node, and pending buffer -> its ASSIGN.
+
+    In simplified nodes, buffers replace values that are pinned or already computed.
+    """
     simple = simplify(roots, flags)
     cut: dict[Node, Node] = {}
     pending: dict[Node, Node] = {}
@@ -330,7 +331,7 @@ def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dic
 
 
 def _stored_nodes(wanted: Sequence[Node], spec: DeviceSpec) -> set[Node]:
-    """Return what the compiler would store to compute some values, those included."""
+    """Return the nodes that the compiler would store to compute some values, including them."""
     whole = merge_assign(wanted)
     sinks = list(dict.fromkeys(whole[w] for w in wanted))
     stored = store_plan(sinks, spec).regions
@@ -340,7 +341,7 @@ def _stored_nodes(wanted: Sequence[Node], spec: DeviceSpec) -> set[Node]:
 def _with_boundaries(
     wanted: Sequence[Node], stored: set[Node], pending: dict[Node, Node]
 ) -> dict[Node, Node]:
-    """Return stored node -> ASSIGN of a buffer that is yet to be computed."""
+    """Return node -> new node, in which each stored node is an ASSIGN to a pending buffer."""
     new = dict(pending)
     for node in toposort(wanted):
         if node in new:
@@ -356,12 +357,12 @@ def _with_boundaries(
 
 
 def _is_boundary(node: Node) -> bool:
-    """Whether a node only asks for a boundary: a copy of a buffer is more than that."""
+    """Return whether a node is only a kernel boundary, and not a copy of a buffer."""
     return node.op is Op.CONTIGUOUS and base_of(node.src[0]).op is not Op.BUFFER
 
 
 def _pinned_forms(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
-    """Return original node -> pinned form, of writes too, which would be two versions."""
+    """Return original node -> its pinned ASSIGN; this includes writes to realized buffers."""
     found: dict[Node, Node] = {}
     for node, plan in planned.items():
         new = pinned.get(plan)

@@ -1,9 +1,9 @@
-"""Tensor is the lazy, numpy-like front end with which all graphs are written.
+"""`Tensor`: the lazy, numpy-like front end for building graphs.
 
-A Tensor is a handle on a Node; every operation makes nodes and computes nothing. The class is
-written in modules that build on each other: core (the handle), movement, arithmetic (with
-reductions), power, nn (neural networks), conv_transpose, assign, realize (computing). This one adds
-constructors, and what Python and numpy ask of a sequence, a number and an array.
+A Tensor is a handle on a Node. Operations add nodes to the graph and compute nothing. Each module
+in this folder adds methods to the class: core (the handle), movement, arithmetic (with reductions),
+power, nn (neural networks), conv_transpose, assign, realize (computation). This module adds
+constructors, and the protocols of Python and numpy for sequences, numbers and arrays.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _DLPACK_HOST = (1, 0)
 
 
 class Tensor(TensorValues):
-    """A lazy array of static shape: constructors and concats on top of the operations.
+    """A lazy array of static shape.
 
         len(t), t[i], for row in t, 3 in t          a sequence of rows
-        float(t), int(t), bool(t), f"{t:.3f}"       a number, where there is one element
-        np.asarray(t), np.sum(t), np.from_dlpack(t) an array: its values, for numpy
+        float(t), int(t), bool(t), f"{t:.3f}"       a number, if it has one element
+        np.asarray(t), np.sum(t), np.from_dlpack(t) an array with its values
 
-    Operators between a tensor and numpy's objects, on either side, make tensors. A value that
-    depends on an input refuses to be a number, and no tensor is a size.
+    Operators between a tensor and numpy objects, on either side, return tensors. A tensor that
+    depends on an input cannot be converted to a number, and no tensor can be used as a size.
     """
 
     __slots__ = ()
 
     @classmethod
     def full(cls, shape: int | Sequence[int], value: Scalar, dtype: DType | Any = None) -> Self:
-        """Return one value repeated to a shape."""
+        """Return a tensor of a shape with one value everywhere."""
         return cls(value, dtype).broadcast_to(shape_of((shape,)))
 
     @classmethod
@@ -69,9 +69,9 @@ class Tensor(TensorValues):
         step: float = 1,
         dtype: DType | Any = None,
     ) -> Self:
-        """Return start, start+step, ... below stop (or 0 .. start-1); int32 unless one is a float.
+        """Return start, start+step, ... below stop, or 0 .. start-1 without a stop.
 
-        Raises ModelError if the step is zero.
+        The type is int32, or float32 if an argument is a float. Raises ModelError if the step is 0.
         """
         first, last = (0, start) if stop is None else (start, stop)
         if step == 0:
@@ -92,9 +92,9 @@ class Tensor(TensorValues):
     def rand(
         cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32, seed: int | None = None
     ) -> Self:
-        """Return uniform values in [0, 1), made on the host.
+        """Return uniform random values in [0, 1), generated on the host.
 
-        Without a seed the calls of a process continue one sequence, the same in every process.
+        Without a seed, all calls continue one sequence, which is the same in every process.
         """
         rng = SESSION.random if seed is None else np.random.default_rng(seed)
         values = np.asarray(rng.random(shape_of(shape), dtype=np.float64))
@@ -102,7 +102,7 @@ class Tensor(TensorValues):
 
     @classmethod
     def empty(cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32) -> Self:
-        """Return a buffer to be written to; it takes no memory and reads as zeros until then."""
+        """Return a buffer of zeros that uses no memory until it is written."""
         zero = np.zeros((), as_dtype(dtype).np)
         values = np.broadcast_to(zero, shape_of(shape))
         return cls.of(running.buffer_node(values, cls.zeros(*shape, dtype=dtype).node))
@@ -110,9 +110,9 @@ class Tensor(TensorValues):
     def cat(self: Any, *others: Any, axis: int = 0) -> Tensor:
         """Concatenate tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
 
-        Raises ModelError if no tensor is given, or their types differ.
+        Raises ModelError if there is no tensor, or the types differ.
         """
-        tensors, axis = _several(self, others, axis)
+        tensors, axis = _cat_arguments(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
             raise ModelError(f"cat: expected tensors of one type, found {list(tensors)}")
         axis = axis_of(axis, tensors[0].ndim)
@@ -123,7 +123,7 @@ class Tensor(TensorValues):
 
     def stack(self: Any, *others: Any, axis: int = 0) -> Tensor:
         """Stack tensors along a new axis: `Tensor.stack([a, b], axis)`, or `a.stack(b, axis=0)`."""
-        tensors, axis = _several(self, others, axis)
+        tensors, axis = _cat_arguments(self, others, axis)
         if not tensors:
             raise ModelError("stack: expected tensors, found none")
         axis = axis_of(axis, tensors[0].ndim + 1)
@@ -131,7 +131,7 @@ class Tensor(TensorValues):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
-        """Return a sum of products in Einstein's notation; raise ModelError for a misfit."""
+        """Return a sum of products in Einstein notation; raise ModelError for a misfit."""
         inputs, _, output = formula.replace(" ", "").partition("->")
         terms = inputs.split(",")
         if len(terms) != len(operands) or any(
@@ -152,7 +152,7 @@ class Tensor(TensorValues):
         rest = [c for c in letters if c in output]
         return summed.permute([rest.index(c) for c in output]) if output else summed
 
-    # --- a sequence of rows -------------------------------------------------------------------
+    # --- sequence protocol --------------------------------------------------------------------
 
     def __len__(self) -> int:
         if not self.shape:
@@ -167,7 +167,7 @@ class Tensor(TensorValues):
     def __contains__(self, value: object) -> bool:
         return (value.numpy() if isinstance(value, Tensor) else value) in self.numpy()
 
-    # --- a number -----------------------------------------------------------------------------
+    # --- number protocol ----------------------------------------------------------------------
 
     def __index__(self) -> int:
         raise TensorTypeError(
@@ -191,7 +191,7 @@ class Tensor(TensorValues):
         return format(self._single("format"), spec) if spec else str(self)
 
     def _single(self, wanted: str) -> Any:
-        """Return the value of the only element; raise TensorTypeError if there is none."""
+        """Return the only element, or raise TensorTypeError; `wanted` is for the message."""
         if self.size != 1:
             raise TensorTypeError(
                 f"{self!r} has no {wanted}: it has {self.size} elements; use numpy(), or reduce it"
@@ -204,13 +204,13 @@ class Tensor(TensorValues):
             )
         return self.item()
 
-    # --- an array -----------------------------------------------------------------------------
+    # --- array protocols of numpy -------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values as numpy's protocol has it, for the caller to change.
+        """Return the values as a new array.
 
-        With `copy` False it is a view that cannot be written to. Raises TensorCopyError if there is
-        none in this type.
+        If `copy` is False, return a read-only view, or raise TensorCopyError if there is none in
+        this type.
         """
         values = self._shared() if copy is False else self.numpy()
         if dtype is None or values.dtype == dtype:
@@ -232,7 +232,7 @@ class Tensor(TensorValues):
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Run a function of numpy on the values of all tensors among its arguments."""
+        """Call a numpy function with the values of the tensors among its arguments."""
         if not all(issubclass(kind, Tensor | np.ndarray) for kind in types):
             return NotImplemented
         return function(*_as_arrays(tuple(args)), **_as_arrays(kwargs))
@@ -241,14 +241,14 @@ class Tensor(TensorValues):
         return _DLPACK_HOST
 
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
-        """Return the values, in host memory, as a capsule; `options` as numpy takes them.
+        """Return the values in host memory as a capsule; `options` are as for numpy.
 
-        Raises TensorCopyError if `copy` is False, and no array holds these values.
+        Raises TensorCopyError if `copy` is False and a copy is needed.
         """
         given = {name: value for name, value in options.items() if value is not None}
         return np.asarray(self, copy=False if copy is False else None).__dlpack__(**given)
 
-    # --- an object ----------------------------------------------------------------------------
+    # --- copy and pickle ----------------------------------------------------------------------
 
     def __copy__(self) -> Self:
         return self.view_as(self.node)
@@ -257,9 +257,10 @@ class Tensor(TensorValues):
         return self.clone()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the values: graphs share their nodes with the process that made them.
+        """Pickle the values, not the graph.
 
-        Raises TensorTypeError if they depend on what a program is given; compile it to an artifact.
+        Raises TensorTypeError if the values depend on an input; compile such a graph to an
+        artifact instead.
         """
         missing = unbound([self.node])
         if missing:
@@ -270,7 +271,7 @@ class Tensor(TensorValues):
         device = self.device
         return _restore, (type(self), self.numpy(), is_weight(self.node), device)
 
-    # --- operators that only Python's own syntax reaches --------------------------------------
+    # --- other operators ----------------------------------------------------------------------
 
     def __pos__(self) -> Self:
         return self
@@ -291,8 +292,8 @@ class Tensor(TensorValues):
         return self.operand(other) >> self
 
 
-def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
-    """Return the tensors and the axis of a concat, given as a list or one by one."""
+def _cat_arguments(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
+    """Return the tensors and the axis of a `cat` or `stack` call, in either form."""
     if not isinstance(first, Tensor):
         return list(first), others[0] if others else axis
     if others and not isinstance(others[-1], Tensor):
@@ -301,7 +302,7 @@ def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], i
 
 
 def _align(x: T, term: str, letters: list[str]) -> T:
-    """Put the axes named by `term` in the order of `letters`, size 1 where a letter is missing."""
+    """Return x with its axes `term` in the order of `letters`, and size 1 for missing letters."""
     if len(set(term)) != len(term):
         raise ModelError(f"einsum: a repeated index within {term!r} (a diagonal) is not supported")
     order = sorted(range(len(term)), key=lambda i: letters.index(term[i]))
@@ -310,12 +311,12 @@ def _align(x: T, term: str, letters: list[str]) -> T:
 
 
 def _restore(kind: type[Any], values: NDArray[Any], is_constant: bool, device: str) -> Any:
-    """Make a tensor again from what `__reduce__` kept of it."""
+    """Return a tensor from its pickled values."""
     return kind.weight(values) if is_constant else kind(values, device=device)
 
 
 def _as_arrays(value: Any) -> Any:
-    """Return arguments of a function with the values of tensors in their place."""
+    """Return arguments with each tensor replaced by its values, also in lists and dicts."""
     if isinstance(value, Tensor):
         return value.numpy()
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""Measured search: which loops run faster on this device than those of the heuristic."""
+"""Tuning: a measured search for loops that are faster on a device than the heuristic's loops."""

@@ -1,10 +1,10 @@
-"""Run variants of kernels on a device that launches them one by one, and time each launch.
+"""Runs kernel variants on a device that launches kernels one by one (a GPU), and times them.
 
-    variants a, b     ->     a program for each
-    a round:                 launches of each in turn, timed on the device's own clock
+    variants a, b     ->     one program each
+    a round:                 launches of each in turn, timed by the device's clock
 
-Each launch of a variant reads another copy of its weights, as in a frame. The host's cost of a
-launch is left out: it is the same whatever the loops are.
+Each launch of a variant reads another copy of its weights, because in a frame weights are not in
+the cache either. The host's cost of a launch is not measured; it does not depend on the loops.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "variant"
 NS_PER_MS: Final = 1e6
-# More than a search measures at once.
+# Upper bound of the variants that are in memory together.
 MAX_VARIANTS: Final = 64
 Memory = cl.Buffer | cl.Image
 
 
 class Launches:
-    """Builds variants in this process, each in a program of its own.
+    """Builds variants in this process, each as a separate program.
 
-    Programs are kept while it lives: the best choice so far is measured again and again. Deadlines
-    are on `clock`, in seconds.
+    Programs are cached, because the best choice so far is measured repeatedly. Deadlines are in
+    seconds of `clock`.
     """
 
     def __init__(self, device: Device, clock: Callable[[], float]) -> None:
@@ -67,8 +67,8 @@ class Launches:
     ) -> list[LaunchTrial | None]:
         """Return a trial for each group of variants.
 
-        A variant that does not build, or not by the deadline, is left out; None stands for a group
-        whose first variant is.
+        A variant that does not build by the deadline is left out. If that is the first variant of a
+        group, its trial is None.
         """
         return [self._trial(group, deadline) for group in groups]
 
@@ -76,22 +76,22 @@ class Launches:
         trial = LaunchTrial(self._device, self._queue)
         for variant in group:
             late = self._clock() >= deadline
-            if (late or not self._added(trial, variant)) and variant is group[0]:
+            if (late or not self._try_add(trial, variant)) and variant is group[0]:
                 trial.release()
                 return None
             if late:
                 break
         return trial
 
-    def _added(self, trial: LaunchTrial, variant: Variant) -> bool:
-        """Whether a variant builds and runs; then the trial has it."""
+    def _try_add(self, trial: LaunchTrial, variant: Variant) -> bool:
+        """Add a variant to a trial; return whether it builds and runs."""
         try:
             code = variant.job.render(variant.choice)
             source = prelude_of([code], host_clang=variant.job.nest.spec.host_clang)
             source += code.definition(NAME)
             if source not in self._programs:
                 self._programs[source] = build(cl.Program(self._device.context, source))
-            # Some drivers compile when a kernel is launched first, which this does, too.
+            # Some drivers compile at the first launch. `add` launches the kernel once.
             trial.add(variant, code, self._programs[source])
         except (cl.Error, LoweringError) as error:
             logger.info("choice %s is left out: %s", variant.choice, first_line(error))
@@ -100,7 +100,7 @@ class Launches:
 
 
 class LaunchTrial(Turns):
-    """Variants in the device's memory, ready to run; the queue is in order, with profiling."""
+    """Variants in the device's memory, ready to run on an in-order queue with profiling."""
 
     def __init__(self, device: Device, queue: cl.CommandQueue) -> None:
         super().__init__([])
@@ -111,10 +111,7 @@ class LaunchTrial(Turns):
         self._kernels: list[list[cl.Kernel]] = []
 
     def add(self, variant: Variant, code: KernelCode, program: cl.Program) -> None:
-        """Add a variant and run it once.
-
-        Raises pyopencl.Error if the device has no memory for it, or does not take its work-groups.
-        """
+        """Add a variant and run it once; raise pyopencl.Error if the device cannot run it."""
         self._kernels.append(self._bound(variant.job, code, program))
         self._codes.append(code)
         self.variants.append(variant)
@@ -126,7 +123,7 @@ class LaunchTrial(Turns):
             raise
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the device memory."""
         for memory in (*self._places.values(), *self._weights):
             memory.release()
 
@@ -134,7 +131,7 @@ class LaunchTrial(Turns):
         return sum(self._launch(number, count))
 
     def _launch(self, number: int, count: int) -> list[float]:
-        """Run a variant some times; return the milliseconds of each, without the waits between."""
+        """Run a variant `count` times; return the milliseconds of each launch."""
         code, kernels = self._codes[number], self._kernels[number]
         size, group = (code.launched,), (code.group,)
         events = [
@@ -145,7 +142,7 @@ class LaunchTrial(Turns):
         return [(event.profile.end - event.profile.start) / NS_PER_MS for event in events]
 
     def _bound(self, job: Job, code: KernelCode, program: cl.Program) -> list[cl.Kernel]:
-        """Return the kernel of a variant once for each copy of its weights."""
+        """Return the kernel of a variant, once per copy of its weights."""
         packed = sum(a.data.nbytes for a in code.arguments if isinstance(a, PackedWeight))
         share = min(COLD_BYTES, MAX_DATA_BYTES // MAX_VARIANTS)
         kernels = []
@@ -159,19 +156,21 @@ class LaunchTrial(Turns):
         argument, image = parameter.argument, parameter.image
         if isinstance(argument, PackedWeight):
             data = np.asarray(argument.data, order="C")
-            self._weights.append(self._made(data, argument.source.dtype.name, image))
+            self._weights.append(self._allocated(data, argument.source.dtype.name, image))
             return self._weights[-1]
         key = (job, argument)
         if key not in self._places:
             count = prod(argument.shape) if image is None else image.width * image.height * TEXEL
             drawn = not is_weight(argument)
             held: Array = values_of(argument.dtype, count) if drawn else argument.arg.data
-            self._places[key] = self._made(
+            self._places[key] = self._allocated(
                 held, argument.dtype.name, image, written=parameter.written
             )
         return self._places[key]
 
-    def _made(self, data: Array, dtype: str, image: Image | None, written: bool = False) -> Memory:
+    def _allocated(
+        self, data: Array, dtype: str, image: Image | None, written: bool = False
+    ) -> Memory:
         raw = np.asarray(data, order="C").reshape(-1).view(np.uint8)
         if image is None:
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -183,10 +182,10 @@ class LaunchTrial(Turns):
         job, code = self.variants[number].job, self._codes[number]
         written = [p for p in code.parameters if p.written and isinstance(p.argument, Node)]
         places = [self._memory(job, p) for p in written]
-        # A result that a variant fails to write would otherwise be the one before.
+        # Overwrite earlier results, which would hide that a variant writes nothing.
         for parameter, place in zip(written, places, strict=True):
             if isinstance(place, cl.Image):
-                assert parameter.image is not None  # it was made of that
+                assert parameter.image is not None  # see `_allocated`
                 texels = ImageSpec(parameter.image.width, parameter.image.height)
                 poison_image(self._queue, place, texels)
             else:
@@ -201,7 +200,7 @@ class LaunchTrial(Turns):
             value = np.empty(prod(node.shape), node.dtype.np)
             cl.enqueue_copy(self._queue, value, place)
             return value
-        assert image is not None  # it was made of that
+        assert image is not None  # see `_allocated`
         value = np.empty((image.height, image.width, TEXEL), node.dtype.np)
         region = (image.width, image.height, 1)
         cl.enqueue_copy(self._queue, value, place, origin=(0, 0, 0), region=region)

@@ -1,10 +1,11 @@
-"""Run variants of kernels on the device, check their results, and time them.
+"""Runs kernel variants on a CPU device, checks their results, and times them.
 
     variants a, b, c     ->     one megakernel; records a a a a b b b b c c c c
     a round:                    one launch over the records of each, in turn
 
-All workers share a variant's work-items, as in an artifact. Each record reads another copy of its
-weights, as in a frame; activations stay where the record before left them.
+A megakernel runs all launches of an entry as one; a record in its table is one kernel with its
+arguments. All workers share a variant's work-items, as in an artifact. Each record reads another
+copy of its weights, as in a frame. Activations stay in the cache from the previous record.
 """
 
 from __future__ import annotations
@@ -45,17 +46,15 @@ from scheduler.tuning.variants import (
 logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
-# Launches over nothing that tell what a start costs, and the largest share of a time that it is.
-START_LAUNCHES: Final = 20
-MAX_START_SHARE: Final = 0.5
-# Counters of a launch without records, and more.
-_COUNTER_INTS: Final = 1024
-_LINE_INTS: Final = 16
+START_LAUNCHES: Final = 20  # empty launches that measure the cost of starting a launch
+MAX_START_SHARE: Final = 0.5  # largest share of a measured time to subtract as that cost
+_COUNTER_INTS: Final = 1024  # size of the counters for a launch without records
+_LINE_INTS: Final = 16  # ints per cache line
 _ALIGNMENT: Final = 256  # bytes; each part begins at a multiple
 
 
 class _Memory:
-    """Bytes to be, and where each thing lies in them."""
+    """The layout and initial content of a buffer, before it is made."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -82,7 +81,7 @@ class _Memory:
 def make_trials(
     builders: Builders, groups: Sequence[Sequence[Variant]], deadline: float
 ) -> list[Trial | None]:
-    """Return a trial for each group of variants; None for those not built by the deadline."""
+    """Return a trial for each group of variants, or None if it was not built by the deadline."""
     rendered = [[v.job.render(v.choice) for v in group] for group in groups]
     programs = builders.build([_source(codes) for codes in rendered], deadline)
     return [
@@ -96,7 +95,7 @@ def _source(codes: Sequence[KernelCode]) -> str:
 
 
 class Trial(Turns):
-    """Variants in the device's memory, ready to run: with their code, and a program of these."""
+    """Variants in the device's memory, ready to run as records of one program."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class Trial(Turns):
         self._queue = cl.CommandQueue(context)
         self._memory, self._data = _Memory(), _Memory()
         self._places: dict[tuple[Job, Node], int] = {}
-        # Places decide the sizes of the buffers.
+        # First, because it lays out the buffers.
         heads, words = self._records(rendered)
         table = np.array([*heads, *words], np.int64)
         lines = 1 + RECORDS * (self._workers + 1)
@@ -124,26 +123,26 @@ class Trial(Turns):
             cl.Buffer(context, flags, hostbuf=zeros),
         )
         self._kernel = cl.Kernel(program, KERNEL_NAME)
-        # The shortest launch has the least disturbance.
+        # The shortest launch is the least disturbed one.
         self._start_ms = min(self._launch(0, 0) for _ in range(START_LAUNCHES))
         self.correct = [self.check(number) for number in range(len(self.variants))]
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the device memory."""
         for buffer in self._buffers:
             buffer.release()
 
     def _spent(self, number: int, count: int) -> float:
-        """Return milliseconds that records of a variant take, without those of starting a launch.
+        """Return the milliseconds of `count` records of a variant, without the cost of a launch.
 
-        The latter are never taken to be most of the time: a disturbance would make a kernel
-        infinitely fast.
+        At most MAX_START_SHARE of the time is subtracted, or a disturbed measurement of that cost
+        could make a kernel look infinitely fast.
         """
         whole = self._launch(number * RECORDS, count)
         return whole - min(self._start_ms, MAX_START_SHARE * whole)
 
     def _launch(self, first: int, count: int) -> float:
-        """Run records; return milliseconds."""
+        """Run `count` records from `first` on; return the milliseconds."""
         self._kernel.set_args(*self._buffers, np.int32(first), np.int32(first + count))
         started = time.perf_counter_ns()
         cl.enqueue_nd_range_kernel(self._queue, self._kernel, (self._workers,), (1,))
@@ -153,12 +152,11 @@ class Trial(Turns):
     def _records(self, rendered: Sequence[KernelCode]) -> tuple[list[int], list[int]]:
         heads: list[int] = []
         words: list[int] = []
-        # Words follow the heads of all records, as in the table of an artifact.
+        # The argument words follow the heads of all records, as in the table of an artifact.
         before = RECORD_WORDS * RECORDS * len(rendered)
         for number, (variant, code) in enumerate(zip(self.variants, rendered, strict=True)):
             copies = self._copies(code, len(rendered))
             placed = [self._arguments(variant.job, code) for _ in range(copies)]
-            # Weights come from memory as they do in a model.
             for n in range(RECORDS):
                 heads += (number, code.items, before + len(words))
                 words += placed[n % copies]
@@ -170,18 +168,18 @@ class Trial(Turns):
         return max(1, min(RECORDS, share // max(1, size)))
 
     def _arguments(self, job: Job, code: KernelCode) -> list[int]:
-        """Return the words of one record; packed weights get a place of their own each time."""
+        """Return the argument words of one record, with a new copy of its packed weights."""
         words = [self._place(job, node) for node in code.storage]
         for argument in code.arguments:
             if isinstance(argument, PackedWeight):
-                # The lowest bit says that a place is in the data, see `runtime.run.memory.IN_DATA`.
+                # The lowest bit marks an offset into the data, see `runtime.run.memory.IN_DATA`.
                 words.append(self._data.put(argument.data) + 1)
             else:
                 words.append(self._place(job, argument))
         return words
 
     def _place(self, job: Job, node: Node) -> int:
-        """Return the word of what a job reads or writes; its variants share it."""
+        """Return the word for a node that a job reads or writes; the job's variants share it."""
         key = (job, node)
         if key not in self._places:
             if is_weight(node):
@@ -195,7 +193,7 @@ class Trial(Turns):
     def _results(self, number: int) -> list[Array]:
         job = self.variants[number].job
         results = []
-        # A result that a variant fails to write would otherwise be the one before.
+        # Overwrite earlier results, which would hide that a variant writes nothing.
         for node in dict.fromkeys(job.nest.outputs):
             size, at = prod(node.shape) * node.dtype.itemsize, self._places[job, node]
             cl.enqueue_fill_buffer(self._queue, self._buffers[0], UNWRITTEN, at, size)
@@ -210,13 +208,13 @@ class Trial(Turns):
         return results
 
 
-# --- Building programs, in worker processes where that helps, within a time limit -------------
-# PoCL compiles one program on one core. A worker builds a program, launches it once over nothing,
-# so that everything is compiled, and hands the binary back.
+# --- Building programs in worker processes, within a time limit -------------------------------
+# PoCL compiles a program on one core. A worker builds a program, launches it once without records
+# so that everything is compiled, and returns the binary.
 
 
 def _compile_source(source: str, device: Device) -> cl.Program:
-    """Return a megakernel, compiled; raise pyopencl.Error if the compiler rejects it."""
+    """Return a compiled megakernel; raise pyopencl.Error if the compiler rejects it."""
     program = build(cl.Program(device.context, source))
     queue = cl.CommandQueue(device.context)
     zeros = np.zeros(_COUNTER_INTS, np.int32)
@@ -230,12 +228,12 @@ def _compile_source(source: str, device: Device) -> cl.Program:
 
 
 def _load_binary(binary: bytes, device: Device) -> cl.Program:
-    """Return the program of another process's binary, or raise pyopencl.Error if it is refused."""
+    """Return a program from a worker's binary; raise pyopencl.Error if the driver rejects it."""
     return build(cl.Program(device.context, [device.handle], [binary]))
 
 
 def _in_worker(source: str, device: str) -> bytes:
-    """Return the binary, empty where there is none: errors of drivers do not always pickle."""
+    """Return the binary of a program; empty on failure, because driver errors may not pickle."""
     try:
         return binary_of(_compile_source(source, choose_device(device)))
     except (cl.Error, RuntimeFault):
@@ -243,7 +241,7 @@ def _in_worker(source: str, device: str) -> bytes:
 
 
 class Builders(AbstractContextManager["Builders"]):
-    """Builds several programs at once, in `workers` processes; 0 builds them here, one by one."""
+    """Builds programs in parallel, in `workers` processes; 0 builds them in this process."""
 
     def __init__(self, device: Device, workers: int) -> None:
         self.device = device
@@ -257,13 +255,16 @@ class Builders(AbstractContextManager["Builders"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the workers, whatever they do."""
+        """Terminate the workers."""
         if self._pool is not None:
             self._pool.terminate()
             self._pool.join()
 
     def build(self, sources: Sequence[str], deadline: float) -> list[cl.Program | None]:
-        """Return the programs in order; None for those not built by the `perf_counter` deadline."""
+        """Return the programs in order, with None for those not built by the deadline.
+
+        The deadline is in seconds of `time.perf_counter`.
+        """
         if self._pool is None:
             return [self._here(s) if time.perf_counter() < deadline else None for s in sources]
         index = self.device.info.index

@@ -1,15 +1,17 @@
-"""Tune a compilation on a device: search its kernels, keep what was found, say what it gave.
+"""Tunes the kernels of a compilation: searches for faster loops, stores and reports the results.
 
-    graphs, device, seconds     ->     a table, in the cache directory and in the report
+    graphs, device, seconds     ->     a tuned table in the cache directory, and a report
 
-    all kernels with the heuristic's loops     ->  the share of each, heaviest first
-    a batch of them: register tiles            ->  the best tile of each
-                     loops around that tile    ->  the best of these, and once more if it was better
-                     the best and the heuristic, fresh rounds  ->  it wins if faster in both minimum
-                                                                   and median, by a margin
+    all kernels with the heuristic's loops     ->  the time of each, heaviest first
+    for each batch of kernels:
+        register tiles                         ->  the best tile of each
+        loops around that tile                 ->  the best loops; repeated if they were better
+        the best and the heuristic, new rounds ->  the best, if both its minimum and its median are
+                                                   faster by a margin
 
-`Prepare` hides how a variant is built and timed. Kernels in this device's table are not searched
-again; its file can be removed.
+The tuned table maps a kernel to its measured loops. Kernels that are in this device's table are not
+searched again; remove its file to search them. `Prepare` abstracts how variants are built and
+timed.
 """
 
 from __future__ import annotations
@@ -36,25 +38,23 @@ from scheduler.tuning.variants import Job, Timing, Variant, jobs_of
 
 logger = logging.getLogger(__name__)
 
-# A core each, and not so many that they wait for memory.
-MAX_WORKERS: Final = 8
-# Fewer seconds than this are not worth starting processes for.
-LEAST_PARALLEL_S: Final = 4.0
+MAX_WORKERS: Final = 8  # the most worker processes, one core each; more would wait for memory
+LEAST_PARALLEL_S: Final = 4.0  # shortest search, in seconds, for which workers are started
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kernel in the report; times in milliseconds of one launch."""
+    """One kernel in the report."""
 
-    name: str  # ONNX nodes
+    name: str  # the ONNX nodes that it computes
     times: int  # launches per run
-    heuristic_ms: float  # heuristic_ms, best_ms: minima
-    best_ms: float
-    choice: str  # "" for the heuristic
+    heuristic_ms: float  # milliseconds of one launch with the heuristic's loops, the minimum
+    best_ms: float  # milliseconds of one launch with the best loops, the minimum
+    choice: str  # the best choice, "" for the heuristic
     state: str  # "searched", "known" (from a table) or "not reached"
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the line as a dict for JSON."""
         return {
             "kernel": self.name,
             "times": self.times,
@@ -67,24 +67,24 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search gave."""
+    """The result of tuning."""
 
-    table: TunedTable  # everything known for the device now
+    table: TunedTable  # all measured loops for the device
     lines: tuple[Line, ...]  # kernels, heaviest first
-    seconds: float  # that it took
+    seconds: float  # duration of the search
 
     @property
     def heuristic_ms(self) -> float:
-        """Milliseconds of all launches with the heuristic's loops, each by itself."""
+        """Sum over all launches of a run with the heuristic's loops, in milliseconds."""
         return sum(line.times * line.heuristic_ms for line in self.lines)
 
     @property
     def best_ms(self) -> float:
-        """The same with the loops of the table."""
+        """Sum over all launches of a run with the loops of the table, in milliseconds."""
         return sum(line.times * line.best_ms for line in self.lines)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the result as a dict for JSON."""
         return {
             "seconds": round(self.seconds, 2),
             "heuristic_ms": round(self.heuristic_ms, 4),
@@ -100,11 +100,17 @@ def tune(
     seconds: float,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Tuned:
-    """Search the kernels of one program's graphs and keep what was found on disk.
+    """Search for faster loops for the kernels of a program, and store them in the tuned table.
 
-    The search ends a second or so after `seconds` at the latest; `progress` gets how many kernels
-    are done, of how many. Raises SchedulerError for a CPU's target on a GPU, or a graph that cannot
-    be scheduled.
+    Args:
+        graphs: the program's graphs.
+        context: the compile context, with the target.
+        device: the device to measure on.
+        seconds: time limit; the search can exceed it by about a second.
+        progress: called with the number of finished kernels and the total.
+
+    Raises:
+        SchedulerError: the target is a CPU and the device a GPU, or a graph cannot be scheduled.
     """
     spec = context.spec
     if device.info.kind == "gpu" and not spec.is_simt:
@@ -129,18 +135,18 @@ def tune(
     found = {o.job.key: _entry(o) for o in outcomes}
     for outcome in outcomes:
         for choice in outcome.wrong:
-            logger.warning("%s: choice %s gives other results", outcome.job.name, choice)
+            logger.warning("%s: choice %s gives different results", outcome.job.name, choice)
     try:
         own = tuned_table.own_table(spec.target, device.info.name, device.info.driver)
         tuned_table.write_table(path, own.with_entries(found))
     except OSError as error:
-        logger.warning("%s: cannot keep what was measured: %s", path, error)
+        logger.warning("%s: cannot save the measurements: %s", path, error)
     lines = _lines(jobs, search.baseline, outcomes, known)
     return Tuned(table.with_entries(found), lines, time.perf_counter() - started)
 
 
 def _prepare(spec: DeviceSpec, device: Device, seconds: float, stack: ExitStack) -> Prepare:
-    """Return what builds variants as the target runs them; `stack` ends its processes."""
+    """Return the builder of variants for a target; its worker processes end with `stack`."""
     if spec.is_simt:
         return Launches(device, time.perf_counter).prepare
     workers = min(os.cpu_count() or 1, MAX_WORKERS) if seconds >= LEAST_PARALLEL_S else 0
@@ -149,7 +155,7 @@ def _prepare(spec: DeviceSpec, device: Device, seconds: float, stack: ExitStack)
 
 
 def _known(table: TunedTable, job: Job, device: Device) -> Entry | None:
-    """Return what was measured of a job before, on this device and against these loops."""
+    """Return a job's entry, if it was measured on this device against the same heuristic loops."""
     entry = table.entries.get(job.key)
     if entry is None or entry.was != job.was:
         return None
@@ -191,64 +197,55 @@ def _lines(
     return tuple(sorted(lines, key=lambda line: -line.times * line.heuristic_ms))
 
 
-# --- The search: measure variants in order, keep the fastest that is right --------------------
+# --- The search: measures variants and keeps the fastest correct one --------------------------
 
-# A choice has to be faster by this much, in the minimum and in the median.
-MARGIN: Final = 0.025
-# Choices this much slower than the best of the first rounds are not measured further.
-HOPELESS: Final = 1.12
-# Launches of a choice at first, of those that are not hopeless, and to confirm the best.
-FIRST_ROUNDS: Final = 3
-ROUNDS: Final = 8
-CONFIRM_ROUNDS: Final = 24
-# Share of the device's arithmetic peak at which there is nothing left to find.
-PEAK_SHARE: Final = 0.97
-# Kernels that take less than this share of all are not searched.
-MIN_SHARE: Final = 0.002
-# Kernels that are searched at once, so that workers build while others build.
-BATCH: Final = 4
-# Kernels in one program when all are measured once.
-GROUP: Final = 8
-# Steps of the descent: tiles, loops around the best tile, and these again.
-MAX_STEPS: Final = 3
-# A further step has to promise something.
-PROMISING: Final = 0.98
+MARGIN: Final = 0.025  # a choice must be faster by this share, in the minimum and the median
+DROP_FACTOR: Final = 1.12  # after the first rounds, choices slower by this factor are dropped
+FIRST_ROUNDS: Final = 3  # rounds for all choices
+ROUNDS: Final = 8  # rounds for the choices that remain
+CONFIRM_ROUNDS: Final = 24  # rounds to confirm the best choice
+PEAK_SHARE: Final = 0.97  # share of the device's arithmetic peak at which a search stops
+MIN_SHARE: Final = 0.002  # kernels with a smaller share of the total time are not searched
+BATCH: Final = 4  # kernels searched together, so that workers build in parallel
+GROUP: Final = 8  # kernels in one program for the first measurement of all
+MAX_STEPS: Final = 3  # steps of a search: tiles, loops around the best tile, and those again
+CONTINUE_FACTOR: Final = 0.98  # the search goes on if a step reduces the time to this share
 
 
 class Measured(Protocol):
-    """Variants on the device."""
+    """Variants on a device, ready to run; see `Turns`."""
 
     variants: list[Variant]
     correct: list[bool]
 
     def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
-        """Return times of variants that take turns."""
+        """Return the times of some variants (by number) over `rounds` rounds."""
         ...
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the device memory."""
         ...
 
 
-# Builds groups of variants until a deadline; None for a group that is not ready.
+# (groups of variants, deadline) -> the groups ready to run, None for a group that is not.
 Prepare = Callable[[Sequence[Sequence[Variant]], float], Sequence[Measured | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found for one kernel."""
+    """The result for one kernel."""
 
-    job: Job  # the kernel
-    choice: Choice  # the fastest; HEURISTIC if nothing was faster by the margin
-    heuristic_ms: float  # heuristic_ms, best_ms: minima of one launch, measured together
-    best_ms: float
-    tried: int  # choices measured
-    wrong: tuple[Choice, ...] = ()  # those that gave other results: there should be none
+    job: Job  # the kernel's loop nest
+    choice: Choice  # the fastest choice; HEURISTIC if none was faster by the margin
+    heuristic_ms: float  # milliseconds of one launch with the heuristic's loops, the minimum
+    best_ms: float  # milliseconds of one launch with the chosen loops, measured with the former
+    tried: int  # number of measured choices
+    wrong: tuple[Choice, ...] = ()  # choices with other results; there should be none
 
 
 @dataclass(slots=True)
 class _State:
-    """A job while it is searched."""
+    """The state of the search for one job."""
 
     job: Job
     best: Choice = HEURISTIC
@@ -257,7 +254,7 @@ class _State:
     steps: int = 0
     tried: set[Choice] = field(default_factory=set)
     wrong: list[Choice] = field(default_factory=list)
-    trial: Measured | None = None  # one that holds the heuristic and the best
+    trial: Measured | None = None  # the last trial, with the heuristic and the best
     active: bool = True
 
     def keep(self, trial: Measured | None) -> None:
@@ -267,9 +264,10 @@ class _State:
 
 
 class Search:
-    """A search within a time limit, in seconds on `clock`.
+    """A search within a time limit, in seconds of `clock`.
 
-    `peak_gflops` is 0 if it is not known; `progress` gets how many kernels are done, of how many.
+    `peak_gflops` is 0 if it is unknown. `progress` is called with the number of finished kernels
+    and the total. `baseline` has the milliseconds of each job with the heuristic's loops.
     """
 
     def __init__(
@@ -287,11 +285,11 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is used up."""
+        """Whether the deadline has passed."""
         return self.clock() >= self.deadline
 
     def run(self, jobs: Sequence[Job], known: Iterable[Job] = ()) -> list[Outcome]:
-        """Return results, heaviest kernels first, without `known` jobs and kernels not reached."""
+        """Search jobs (except `known` ones), heaviest first; return results until the deadline."""
         self.baseline = self._measure_all(jobs)
         total = sum(ms * job.times for job, ms in self.baseline.items())
         skipped = set(known)
@@ -334,7 +332,7 @@ class Search:
         return outcomes
 
     def _step(self, states: Sequence[_State]) -> None:
-        """Measure the next choices of some jobs; those with nothing more to try become inactive."""
+        """Measure the next choices of some jobs; jobs without further choices become inactive."""
         groups = []
         for state in states:
             job = state.job
@@ -354,7 +352,7 @@ class Search:
         state.wrong += [c for c, right in zip(choices, trial.correct, strict=True) if not right]
         which = [i for i, right in enumerate(trial.correct) if right]
         first = dict(zip(which, trial.run(which, FIRST_ROUNDS), strict=True))
-        limit = min(t.minimum for t in first.values()) * HOPELESS
+        limit = min(t.minimum for t in first.values()) * DROP_FACTOR
         kept = [i for i in which if first[i].minimum <= limit or choices[i].is_heuristic]
         times = dict(zip(kept, trial.run(kept, ROUNDS), strict=True))
         best = min(kept, key=lambda i: times[i].minimum)
@@ -364,7 +362,7 @@ class Search:
         state.best, state.best_ms = choices[best], times[best].minimum
         state.heuristic_ms = times[choices.index(HEURISTIC)].minimum
         state.steps += 1
-        again = state.steps == 1 or state.best_ms < PROMISING * before
+        again = state.steps == 1 or state.best_ms < CONTINUE_FACTOR * before
         state.active = again and not self._at_peak(state)
 
     def _at_peak(self, state: _State) -> bool:
@@ -372,7 +370,7 @@ class Search:
         return bound_ms >= PEAK_SHARE * state.best_ms
 
     def _confirm(self, state: _State) -> Outcome:
-        """Measure the heuristic and the best once more, and keep the better one."""
+        """Measure the heuristic and the best choice again; return the better one."""
         assert state.trial is not None
         wrong = tuple(dict.fromkeys(state.wrong))
         tried = len(state.tried)
@@ -388,7 +386,7 @@ class Search:
 
 
 def is_faster(new: Timing, old: Timing) -> bool:
-    """Whether one is faster than another by the margin, in the minimum and in the median."""
+    """Return whether `new` is faster than `old` by the margin, in the minimum and the median."""
     by_minimum = new.minimum < (1 - MARGIN) * old.minimum
     return by_minimum and new.median < (1 - MARGIN) * old.median
 

@@ -1,10 +1,11 @@
-"""Loop nests to tune (`Job`), variants of them, and their measurement in turns.
+"""Loop nests to tune (`Job`), variants of them (`Variant`), and their measurement (`Turns`).
 
-    12 blocks of one shape     ->     4 jobs, each 12 times
+    12 blocks of the same shape     ->     4 jobs, each launched 12 times
 
-    a round:  a, b, c      the next one:  c, b, a      ...   ->   minimum and median of each
+    a round:  a, b, c      the next round:  c, b, a      ...   ->   minimum and median of each
 
-Each turn runs a variant so often that it takes as long as a clock can measure well.
+A choice is a set of parameters that determine the loops of a nest. In each round every variant has
+one turn, in which it runs often enough for an accurate measurement.
 """
 
 from __future__ import annotations
@@ -36,42 +37,38 @@ from scheduler.render.render import Nest, render
 from scheduler.schedule_cache import EntryGraph
 
 Array = NDArray[Any]
-# Runs of a variant in one turn at most, and what a turn should take: many times what its start
-# costs.
-RECORDS: Final = 48
-LAUNCH_MS: Final = 1.5
-# Weights of one variant, all copies: more than the caches of a core hold.
-COLD_BYTES: Final = 6 << 20
-# Of all variants of a program.
-MAX_DATA_BYTES: Final = 1 << 30
-# Results may differ by this much of the largest: sums are added in another order.
+RECORDS: Final = 48  # the most runs of a variant in one turn
+LAUNCH_MS: Final = 1.5  # target duration of a turn, many times the cost of starting it
+COLD_BYTES: Final = 6 << 20  # all weight copies of a variant, more than the caches of a core
+MAX_DATA_BYTES: Final = 1 << 30  # weights of all variants of a program
+# Bytes per element -> allowed difference of results, relative to the largest. Variants can add sums
+# in another order.
 TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
-_SEED: Final = 1  # any; the same data for all variants
-# What results are before a variant writes them.
+_SEED: Final = 1  # arbitrary; all variants get the same data
+# The byte that fills results before a variant writes them.
 UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One loop nest."""
+    """A loop nest to tune."""
 
-    key: str  # of its body
-    name: str  # ONNX nodes it comes from
-    nest: Nest  # with the heuristic's loops
-    times: int  # launches per run of an entry, of the entry that has most
-    # Whether its result takes over the storage of something it reads, which loops that compute an
-    # element twice may not.
+    key: str  # key of the nest's body in the tuned table
+    name: str  # the ONNX nodes that it computes
+    nest: Nest  # the nest with the heuristic's loops
+    times: int  # launches per run of an entry; the largest number among entries
+    # Whether the result replaces an input in memory, so that no element must be computed twice.
     exact: bool
-    flops: int  # of one launch
-    bytes_moved: int  # read and written, each element once
+    flops: int  # arithmetic operations of one launch
+    bytes_moved: int  # bytes read and written by one launch, counting each element once
 
     @property
     def was(self) -> str:
-        """The heuristic's loops."""
+        """A text that describes the heuristic's loops."""
         return form_of(self.nest.schedule)
 
     def loops(self, choice: Choice) -> LoopSchedule:
-        """Return the loops of a choice."""
+        """Return the loops for a choice."""
         heuristic = self.nest.schedule
         return choose_schedule(
             self.nest.body,
@@ -83,7 +80,7 @@ class Job:
         )
 
     def render(self, choice: Choice) -> KernelCode:
-        """Return a choice's code; raise LoweringError if an image would be a buffer."""
+        """Return the code for a choice; raise LoweringError if an image would become a buffer."""
         images = None if self.nest.images is None else self.nest.images.anew()
         code = render([replace(self.nest, schedule=self.loops(choice), images=images)])
         if images is not None and images.refused:
@@ -91,15 +88,18 @@ class Job:
         return code
 
     def tiles(self) -> list[Choice]:
-        """Return register tiles to try, the heuristic first."""
+        """Return choices with other register tiles, after the heuristic's choice.
+
+        A register tile is the results that one step of the kernel keeps in registers.
+        """
         return self._different(tile_choices(self.nest.schedule, self.nest.spec))
 
     def variations(self, best: Choice) -> list[Choice]:
-        """Return the heuristic, the best so far, and loops around the tile of the latter."""
+        """Return the heuristic's choice, the best so far, and variations of the best."""
         return self._different(variations(best, self.loops(best), self.nest.spec))
 
     def _different(self, choices: Iterable[Choice]) -> list[Choice]:
-        """Return the first choice of each that gives the same loops."""
+        """Return valid choices with distinct loops; of equal ones the first."""
         found: dict[str, Choice] = {}
         for choice in choices:
             loops = self.loops(choice)
@@ -109,10 +109,9 @@ class Job:
 
 
 def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
-    """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
+    """Return the distinct loop nests of graphs, in running order, with the heuristic's loops.
 
-    The context's measured loops are not used. Raises SchedulerError if a graph cannot be scheduled
-    or lowered.
+    Raises SchedulerError if a graph cannot be scheduled or lowered.
     """
     found: dict[str, Job] = {}
     for graph in graphs:
@@ -127,11 +126,11 @@ def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
 
 def _nests(plan: Schedule) -> Iterable[Job]:
     for lowered in plan.lowered:
-        # Nests that run in turn address memory that none of them has alone.
+        # Skip kernels whose nests share scratch memory, because such a nest cannot run alone.
         for nest in () if lowered.kernel.scratch else lowered.nests:
             loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
             read = {n.src[0] for n in loads}
-            if not read.isdisjoint(nest.outputs):  # it updates a state: its loops are what they are
+            if not read.isdisjoint(nest.outputs):  # it updates a state, so its loops are fixed
                 continue
             touched = [*read, *(s.target for s in nest.body.stores)]
             schedule = nest.schedule
@@ -156,28 +155,31 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of one launch of a kernel, over several rounds."""
+    """Milliseconds of one launch, as minimum and median over several rounds."""
 
     minimum: float
     median: float
 
 
 class Turns(ABC):
-    """Variants that are ready to run; a subclass runs them."""
+    """Variants that are ready to run and take turns; a subclass runs them.
+
+    `correct` has, for each variant, whether its results agree with the first variant of its job.
+    """
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self.variants = list(variants)
-        self.correct: list[bool] = []  # whether each gives what the first one of its job gives
+        self.correct: list[bool] = []
         self._expected: dict[Job, list[Array]] = {}
         self._ms: dict[int, float] = {}
 
     def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
-        """Return the times of the variants with these numbers, which take `rounds` turns each."""
+        """Return the times of some variants (by number) over `rounds` rounds."""
         counts = [self._count(i) for i in which]
         times: list[list[float]] = [[] for _ in which]
         for turn in range(rounds):
             order = list(enumerate(zip(which, counts, strict=True)))
-            # A drift of the clock speed then favours no variant.
+            # Alternate the order, so that a drift of the clock speed favors no variant.
             for place, (i, count) in order if turn % 2 == 0 else reversed(order):
                 times[place].append(self._spent(i, count) / count)
         for i, spent_ms in zip(which, times, strict=True):
@@ -185,29 +187,29 @@ class Turns(ABC):
         return [Timing(min(t), float(np.median(t))) for t in times]
 
     def _count(self, number: int) -> int:
-        """Return how many runs of a variant are one turn."""
+        """Return the number of runs of a variant in one turn."""
         spent = self._ms.get(number, 0.0)
         if not spent:
             spent = self._spent(number, 2) / 2
         return max(1, min(RECORDS, round(LAUNCH_MS / max(spent, 1e-6))))
 
     def check(self, number: int) -> bool:
-        """Run a variant once; return whether it gives what the first one of its job gave."""
+        """Run a variant once; return whether it agrees with the first variant of its job."""
         found = self._results(number)
         known = self._expected.setdefault(self.variants[number].job, found)
         return all(map(same_results, found, known))
 
     @abstractmethod
     def _spent(self, number: int, count: int) -> float:
-        """Run a variant so many times; return the milliseconds of all of them."""
+        """Run a variant `count` times; return the total milliseconds."""
 
     @abstractmethod
     def _results(self, number: int) -> list[Array]:
-        """Run a variant once; return what it writes."""
+        """Run a variant once; return the arrays that it writes."""
 
 
 def values_of(dtype: DType, count: int) -> Array:
-    """Return values that a network may meet; integers may be indices, so they are small."""
+    """Return random values of typical size; integers can be indices, so they are small."""
     rng = np.random.default_rng(_SEED)
     if dtype.is_float:
         return rng.standard_normal(count).astype(dtype.np)
@@ -216,13 +218,12 @@ def values_of(dtype: DType, count: int) -> Array:
 
 
 def same_results(found: Array, expected: Array) -> bool:
-    """Whether two results agree: integers exactly, floats to TOLERANCE of the largest."""
-    # Integers have no rounding, whatever the order of sums.
+    """Return whether results agree: integers exactly, floats within TOLERANCE of the largest."""
     if found.dtype.kind != "f":
         return bool(np.array_equal(found, expected))
     a, b = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
-    # Differences of infinities and NaN say nothing.
+    # Infinities and NaN must be equal, because their difference is NaN.
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return False
     largest = float(np.abs(b[finite]).max(initial=1e-30))

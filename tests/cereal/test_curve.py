@@ -64,7 +64,9 @@ def test_only_who_is_known_hears(
     for transport in (car, *others.values()):
         transport.close()
     stranger = CurveKeys.read(machines["stranger"]).public.decode()
-    denied = [one.getMessage() for one in caplog.records if "wants to listen" in one.getMessage()]
+    denied = [
+        one.getMessage() for one in caplog.records if "tried to subscribe" in one.getMessage()
+    ]
     assert len(denied) == 1
     assert stranger in denied[0]
 
@@ -106,7 +108,7 @@ def test_address_without_keys_is_said_once(
         ZmqTransport(address, elsewhere=elsewhere).close()
     said = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert len(said) == leaves
-    assert all(f"whoever reaches {address} can read" in one.getMessage() for one in said)
+    assert all(f"anyone who can reach {address} can read" in one.getMessage() for one in said)
 
 
 def test_making_keys_again_changes_nothing(tmp_path: Path) -> None:
@@ -155,15 +157,15 @@ HUGE = b'curve\n    public-key = "' + b"#" * 40 + b'"\n'
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda place: (place / "own.key_secret").chmod(0o640), "its owner only, found .* 0040"),
+        (lambda place: (place / "own.key_secret").chmod(0o640), "only its owner can access .*0040"),
         (lambda place: (place / "own.key_secret").unlink(), "expected .*key_secret, found none"),
         (lambda place: (place / "peers").rmdir(), "expected the directory .*/peers, found none"),
         (lambda place: (place / "peers" / "a.key").mkdir(), "expected a key .* in .*/a.key"),
         (lambda place: os.mkfifo(place / "peers" / "a.key"), "expected a key .* in .*/a.key"),
-        (_lose, "expected a secret key and its public one"),
-        (_swap, "expected a secret key and its public one"),
+        (_lose, "expected a matching secret and public key"),
+        (_swap, "expected a matching secret and public key"),
         *(
-            (_write(name, content), f"expected a key as ZeroMQ writes it in .*/{name}")
+            (_write(name, content), f"expected a key in ZeroMQ's format in .*/{name}")
             for name in ("own.key_secret", "peers/a.key", "server.key")
             for content in (b"", bytes(range(256)) * 16, SHORT, ALIEN, HUGE, bytes(1 << 17))
         ),

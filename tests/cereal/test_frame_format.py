@@ -138,7 +138,7 @@ def test_names_that_would_leave_the_directory_are_refused(name: str, tmp_path: P
         ({"count": 1}, "2 to 256 slots"),
         ({"count": 257}, "2 to 256 slots"),
         ({"format": FrameFormat(16, 8, 16, 100, 192)}, "sound format"),
-        ({"directory": Path("/no/such")}, "expected to make a file beside it"),
+        ({"directory": Path("/no/such")}, "expected to create a file next to it"),
     ],
 )
 def test_a_ring_that_cannot_be_is_refused(
@@ -215,7 +215,7 @@ def test_what_is_closed_or_refused_leaves_no_descriptor(tmp_path: Path) -> None:
     held = open_below(tmp_path)
     # Of writer and reader one each, and what keeps their mappings.
     assert 2 <= len(held) <= 4
-    with pytest.raises(FrameError, match="a living one"):
+    with pytest.raises(FrameError, match="a running one"):
         ring_writer(tmp_path)
     with pytest.raises(FrameError, match="version"):
         ring_reader(tmp_path, name="bad")

@@ -262,7 +262,7 @@ def test_a_writer_removes_its_own_file_only(tmp_path: Path) -> None:
 
 def test_second_writer_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
     writer, reader = ring_writer(tmp_path), ring_reader(tmp_path)
-    with pytest.raises(FrameError, match="a living one"):
+    with pytest.raises(FrameError, match="a running one"):
         ring_writer(tmp_path)
     publish(writer, 1)
     assert ids(reader) == [1]

@@ -157,7 +157,7 @@ def test_what_is_roots_refuses_others_in_one_line(open_directory: Path) -> None:
         "[]",
         f"{ring}: expected a frame ring, {no_ring}",
         f"{ring}: expected to read a frame ring, {no_ring}",
-        f"{ring}: expected to replace what another writer left, got a ring that {may_not}",
+        f"{ring}: expected to replace the ring of an ended writer, got one that {may_not}",
         # A warning, and the subscriber stays: the socket may be replaced.
         no_socket,
         "nothing",
@@ -181,7 +181,7 @@ def test_what_a_dead_owner_left_is_replaced_by_it_only(open_directory: Path) -> 
     with process_of(OWNER, open_directory, **CAMERA) as owner:
         assert line(owner) == "made"
     said = refusals(open_directory, **DAEMON)
-    assert "expected to replace what another user's writer left, got Operation not" in said[3]
+    assert "expected to replace the ring of another user's writer, got Operation not" in said[3]
     assert f"belongs to {CAMERA_USER}:{SHARED_GROUP} with mode 0640" in said[3]
     assert "Address already in use" in said[5]
     assert f"remove what is there: {open_directory}/carState belongs to {CAMERA_USER}" in said[5]
@@ -203,7 +203,7 @@ def test_a_directory_that_may_not_be_written_takes_subscribers_only(open_directo
     open_directory.chmod(0o755)
     said = refusals(open_directory, **STRANGERS)
     owned = f"{open_directory} belongs to root:root with mode 0755"
-    assert "expected to make a file beside it, got Permission denied" in said[3]
+    assert "expected to create a file next to it, got Permission denied" in said[3]
     assert owned in said[3]
     assert said[4] == "nothing"
     assert "expected to open or make" in said[5]

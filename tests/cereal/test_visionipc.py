@@ -289,7 +289,7 @@ def test_a_path_has_one_living_server(bench: Bench) -> None:
     first = bench.serve()
     second = VisionIpcServer("camerad", MemoryTransport(), directory=bench.place)
     second.create_buffers("road", 2, SMALL)
-    with pytest.raises(FrameError, match="expected no other camera process, got a living one"):
+    with pytest.raises(FrameError, match="expected no other camera process, got a running one"):
         second.start()
     first.close()
     # What a killed one left.

@@ -65,13 +65,17 @@ ANSWERS: list[tuple[bytes, int, str]] = [
     (two(), 3, "got 224 bytes with 3 descriptors"),
     (two()[:-1], 2, "got 223 bytes with 2 descriptors"),
     (two(120), 2, "got 240 bytes with 2 descriptors"),
-    (bytes(224), 2, "buffer 0 of 2 .* which cannot be"),
+    (bytes(224), 2, "buffer 0 of 2 .* which is impossible"),
     (bytes(20_000), 2, "expected at most 17272 bytes and 127 descriptors"),
     (two(), 130, "expected at most 17272 bytes and 127 descriptors"),
     # 17 of 112 bytes with three descriptors lost are as long as 14 of 136.
-    (b"".join(description(n, 112) for n in range(17)), 14, "buffer [01] of 14 .* which cannot be"),
+    (
+        b"".join(description(n, 112) for n in range(17)),
+        14,
+        "buffer [01] of 14 .* which is impossible",
+    ),
     *(
-        (two(**{name: value}), 2, "buffer 1 of 2 .* which cannot be")
+        (two(**{name: value}), 2, "buffer 1 of 2 .* which is impossible")
         for name, values in WRONG.items()
         for value in values
     ),

@@ -183,7 +183,7 @@ def test_probe_is_remembered(
     def never(*_: object, **__: object) -> probe.Finding:
         raise AssertionError("the kernel was built again")
 
-    monkeypatch.setattr(probe, "try_here", never)
+    monkeypatch.setattr(probe, "try_in_process", never)
     assert probe.examine(handle, "0:0") == first
     for entry in (tmp_path / "probes").iterdir():
         entry.write_bytes(b"\xff")
@@ -204,7 +204,7 @@ def test_failure_is_not_remembered(handle: cl.Device, monkeypatch: pytest.Monkey
 def test_wrong_result_is_a_problem(handle: cl.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = probe.SOURCE.replace("3 *", "4 *")
     monkeypatch.setattr(probe, "SOURCE", wrong)
-    found = probe.try_here(handle)
+    found = probe.try_in_process(handle)
     assert found.problem.endswith("expected [15, 19, 23, 27], found [20, 25, 30, 35]")
 
 
@@ -219,7 +219,7 @@ def test_driver_that_ends_its_process(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "/nonexistent")
     assert re.fullmatch(
         r"the driver ends the process at a kernel of three lines \(\S+\)",
-        probe._try_apart(index).problem,
+        probe._try_in_subprocess(index).problem,
     )
     monkeypatch.undo()
-    assert probe._try_apart(index).problem == ""
+    assert probe._try_in_subprocess(index).problem == ""

@@ -1,4 +1,4 @@
-"""Worker threads of a CPU driver: set apart when it is calm, given back when a CPU is taken."""
+"""Worker threads of a CPU driver: pinned when it is calm, released when a CPU is taken."""
 
 import contextlib
 import itertools
@@ -16,7 +16,14 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.opencl.workers import Candidates, Governor, Workers, deal, starting, workers_of
+from runtime.opencl.workers import (
+    Candidates,
+    Governor,
+    Workers,
+    call_tracking_threads,
+    divide_cpus,
+    workers_of,
+)
 from tests.scheduler.onnx_import.onnx_models import parsed
 from tests.support.built import built
 from tools.cli import main
@@ -25,16 +32,16 @@ MS = 1_000_000
 CALM = (0, 25 * MS)
 CONTENDED = (8 * MS, 25 * MS)
 
-# Runs a model until its workers are set apart, then beside a process on each CPU until they are not
+# Runs a model until its workers are pinned, then next to a process on each CPU until they are not
 # any more; prints the CPUs of each worker before, between and after.
 PROGRAM = """
 import json, os, subprocess, sys
 import numpy as np
 from runtime import load_program
-from runtime.opencl.workers import starting
+from runtime.opencl.workers import call_tracking_threads
 from runtime.opencl.device import choose_device
 MOST = 2000
-device, started = starting(lambda: choose_device("cpu"))
+device, started = call_tracking_threads(lambda: choose_device("cpu"))
 with load_program(sys.argv[1], device) as program:
     workers = program.workers
     threads = started if workers is None else workers.threads  # other drivers may have threads, too
@@ -43,14 +50,14 @@ with load_program(sys.argv[1], device) as program:
     home = sorted(os.sched_getaffinity(0))
     found = {"threads": len(threads), "units": device.info.compute_units, "home": home}
     inputs = {s.name: np.ones(s.shape, s.dtype) for s in program.inputs}
-    def run_until(apart):
+    def run_until(pinned):
         runs = 0
-        while workers is not None and workers.apart != apart and runs < MOST:
+        while workers is not None and workers.pinned != pinned and runs < MOST:
             program.run(inputs)
             runs += 1
         return runs
-    found["runs_apart"] = run_until(True)
-    found["apart"] = cpus()
+    found["runs_until_pinned"] = run_until(True)
+    found["pinned"] = cpus()
     spin = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\\nwhile True: pass"
     busy = [subprocess.Popen([sys.executable, "-c", spin, str(cpu)]) for cpu in home]
     try:
@@ -77,7 +84,7 @@ def judge(governor: Governor, *runs: tuple[int, int]) -> list[bool]:
     return [governor.judge(*run) for run in runs]
 
 
-def set_apart() -> Governor:
+def pinned_governor() -> Governor:
     governor = Governor()
     assert judge(governor, *[CALM] * 6) == [False, False, False, True, True, True]
     return governor
@@ -96,24 +103,22 @@ def set_apart() -> Governor:
         ([(15 * MS + 1, 100 * MS)] * 2, [True, False]),
     ],
 )
-def test_contended_runs_end_setting_apart(
-    runs: list[tuple[int, int]], expected: list[bool]
-) -> None:
-    assert judge(set_apart(), *runs) == expected
+def test_contended_runs_end_pinning(runs: list[tuple[int, int]], expected: list[bool]) -> None:
+    assert judge(pinned_governor(), *runs) == expected
 
 
-def test_workers_that_never_rest_are_tried_apart_less_and_less_often() -> None:
+def test_workers_that_never_rest_are_pinned_less_and_less_often() -> None:
     """What two workers on one CPU look like is what a taken CPU looks like: only a trial tells."""
     found = judge(Governor(), *[CONTENDED] * 4000)
     trials = [n for n in range(1, 4000) if found[n] and not found[n - 1]]
     gaps = [b - a for a, b in itertools.pairwise(trials)]
     assert trials[0] == 19  # the twentieth run
-    # Two runs apart, then twice as long as before.
+    # Two pinned runs, then twice as long as before.
     assert gaps == [42, 82, 162, 322, *[642] * (len(gaps) - 4)]
     assert len(gaps) > 6
 
 
-def test_calm_after_a_load_sets_apart_at_once_and_forgets_the_load() -> None:
+def test_calm_after_a_load_pins_at_once_and_forgets_the_load() -> None:
     governor = Governor()
     judge(governor, *[CONTENDED] * 200)
     assert governor.judge(*CALM) is False
@@ -124,8 +129,8 @@ def test_calm_after_a_load_sets_apart_at_once_and_forgets_the_load() -> None:
 
 
 def test_cpus_are_dealt_in_turn_and_all_of_them() -> None:
-    assert deal(frozenset({0, 1}), 2) == [{0}, {1}]
-    assert deal(frozenset({1, 3, 4, 5, 9}), 2) == [{1, 4, 9}, {3, 5}]
+    assert divide_cpus(frozenset({0, 1}), 2) == [{0}, {1}]
+    assert divide_cpus(frozenset({1, 3, 4, 5, 9}), 2) == [{1, 4, 9}, {3, 5}]
 
 
 @contextlib.contextmanager
@@ -146,7 +151,7 @@ def numbers(threads: list[threading.Thread]) -> tuple[int, ...]:
 def test_threads_that_a_call_starts_are_found() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
-    result, threads = starting(thread.start)
+    result, threads = call_tracking_threads(thread.start)
     done.set()
     thread.join()
     assert result is None
@@ -205,13 +210,13 @@ def test_short_runs_are_judged_together_and_ended_workers_do_not_end_a_run() -> 
         stats = (Path(f"/proc/self/task/{n}/schedstat") for n in numbers(threads))
         assert workers._waited_ns == [int(one.read_text("ascii").split()[1]) for one in stats]
         for _ in range(8):  # two are as much as the least that is judged, and four calm ones do
-            assert not workers.apart
+            assert not workers.pinned
             workers.ran(MS // 2)
-        assert workers.apart
+        assert workers.pinned
         done.set()
     for _ in range(10):
         workers.ran(25 * MS)
-    assert workers.apart  # nobody waits: placing them fails without a word
+    assert workers.pinned  # nobody waits: placing them fails without a word
 
 
 def products(to: Path) -> None:
@@ -246,10 +251,10 @@ def test_workers_part_when_it_is_calm_and_give_way_to_a_load() -> None:
     if found["threads"] != found["units"] or not 2 <= found["units"] <= len(home):
         pytest.skip("the device has no worker for each of several CPUs")
     assert found["home"] == sorted(home)
-    assert found["runs_apart"] < 200
-    apart = [set(cpus) for cpus in found["apart"]]
-    assert set.union(*apart) == home
-    assert sum(len(cpus) for cpus in apart) == len(home)  # no CPU twice
+    assert found["runs_until_pinned"] < 200
+    pinned = [set(cpus) for cpus in found["pinned"]]
+    assert set.union(*pinned) == home
+    assert sum(len(cpus) for cpus in pinned) == len(home)  # no CPU twice
     assert found["runs_busy"] < 2000
     assert found["after"] == [found["home"]] * found["units"]
     assert found["first"] in (None, [os.SCHED_FIFO])
@@ -261,5 +266,5 @@ def test_workers_part_when_it_is_calm_and_give_way_to_a_load() -> None:
 def test_on_one_cpu_nothing_is_placed() -> None:
     cpu = min(os.sched_getaffinity(0))
     found = placed({cpu})
-    assert found["apart"] == found["after"] == [[cpu]] * found["threads"]
-    assert found["runs_apart"] == 0
+    assert found["pinned"] == found["after"] == [[cpu]] * found["threads"]
+    assert found["runs_until_pinned"] == 0

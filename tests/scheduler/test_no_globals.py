@@ -27,7 +27,7 @@ AGE = {"ir/index.py _serial"}
 PURE = {
     *("ir/movement.py whole", "ir/movement.py reshape_groups", "ir/movement.py _groups"),
     *("ir/custom_kernel.py read_source", "kernelize/scalar.py _orders"),
-    *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
+    *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _counting_plan"),
     "render/quotient.py reciprocal",
     *("device/tuned_table.py shipped_table", "schedule_cache.py _version"),
 }

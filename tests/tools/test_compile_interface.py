@@ -71,7 +71,7 @@ def test_an_interface_is_assumed_with_a_note_and_declared_without(
     said = compiled(*pair)
     (note,) = said.json["notes"]
     assert note.startswith("interface: assumed split-2025, the preferred one")
-    assert "split-2025-11 would fit, too; declare another with --interface NAME" in note
+    assert "split-2025-11 would also fit; declare another with --interface NAME" in note
     assert f"note: {note}" in said.err.splitlines()
     said = compiled(*pair, "--interface", "split-2025-11")
     assert (said.json["interface"], said.json["notes"]) == ("split-2025-11", [])
@@ -128,7 +128,7 @@ VISION, COMBO = "split-2025/vision", "supercombo-2026/supercombo"
         (2, [VISION, "--plain", "--interface", "split-2025"], "--interface needs a whole"),
         (2, [VISION, "--camera", "64x64"], "--camera needs a whole driving or driver"),
         (2, [COMBO, "--bind", "n=1"], "need a plain model (--plain)"),
-        (4, [COMBO, "split-2025/policy"], "a supercombo, which has no second"),
+        (4, [COMBO, "split-2025/policy"], "a supercombo, which is complete"),
         (4, [COMBO, "--interface", "supercombo-2062"], "did you mean supercom"),
         (2, [VISION, COMBO, "--plain"], "exactly one model, fo"),
     ],
@@ -149,7 +149,7 @@ def test_a_pair_that_the_daemon_cannot_use_is_refused_when_compiling(
     pair = [files["split-2025/vision"], files["split-2025/policy"]]
     for path, proto in zip(pair, (vision, policy), strict=True):
         onnx.save(proto, path)
-    line = refused(4, "taken for split-2025 (", *pair)
+    line = refused(4, "recognized as split-2025 (", *pair)
     for problem in (
         "head plan: expected 990 or 4955 values, found 100",
         "head lane_lines: expected 528 values, is missing",

@@ -171,10 +171,10 @@ def test_fixed_inputs_are_compiled_in_and_verified(rates: Path, modeld: Modeld) 
 @pytest.mark.parametrize(
     ("fixed", "code", "message"),
     [
-        ([], 4, "fix what its condition comes from"),
+        ([], 4, "fix the inputs of its condition"),
         (["rate=16000"], 4, 'its shape ("shape") depends on run-time data'),
         (["rate=high"], 4, 'input "rate": expected int64[], found high'),
-        (["speed=3"], 4, 'input "speed" is not there'),
+        (["speed=3"], 4, 'input "speed" does not exist'),
         (["rate"], 2, "expected INPUT=VALUE"),
         (["rate=1", "rate=2"], 2, "rate is given twice"),
     ],

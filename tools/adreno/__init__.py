@@ -1,5 +1,5 @@
-"""A real Adreno compiler on any machine: the code of our kernels, and its cost.
+"""Compiles our kernels with a real Adreno compiler on any machine, and estimates their cost.
 
-Debian's Mesa for arm64 has a driver of Adreno 6xx and a device that executes nothing; it runs under
-qemu. Nothing here needs a GPU. See docs/adreno.md, ADR 0132.
+Debian's Mesa for arm64 has a driver for Adreno 6xx, and a device that executes nothing. It runs
+under qemu, so no GPU is needed. See docs/adreno.md, ADR 0132.
 """

@@ -1,9 +1,9 @@
-"""Builds many kernels at once: each by itself, on all cores, and each only once.
+"""Builds many kernels in parallel, each separately and only once.
 
-A compiler takes seconds to start, and a crash also ends the other kernels of its process. So a few
-processes take kernels one by one; if one ends, its kernel is reported and the next one goes on.
-Code is kept next to the compiler, by the content of the source. A kernel's code does not depend on
-the others of its program, so equal kernels of several models are built once.
+The compiler takes seconds to start, and a crash also loses the other kernels of its process. So a
+few processes build kernels one by one. If one crashes, its kernel is reported and a new process
+takes the next kernel. Code is cached next to the compiler, keyed by the content of the source. It
+does not depend on other kernels of the program, so equal kernels of several models are built once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.adreno.statistics import KernelCode, condensed, read_log
 from tools.adreno.toolchain import Toolchain, problem_in, request
 from tools.errors import ArtifactMismatchError, ToolchainError
 
-# What the compiler writes in front of kernels: a function, a definition, a sampler, a pragma.
+# Code that may precede kernels: a function, a constant or sampler, a preprocessor line.
 _PIECE: Final = re.compile(
     r"^((?:M_INLINE .*?^\}\n|__constant .*?;\n|#[^\n]*\n))", flags=re.MULTILINE | re.DOTALL
 )
@@ -39,7 +39,7 @@ _WORD: Final = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kernel with everything it needs: OpenCL C that holds no other kernel."""
+    """One kernel with all the code it needs, but no other kernel."""
 
     name: str
     text: str
@@ -47,10 +47,10 @@ class Source:
 
 
 def kernel_sources(manifest: Mapping[str, Any]) -> dict[str, Source]:
-    """Return the source of each kernel of an artifact, by name, without those of its megakernel.
+    """Return the source of each kernel of an artifact by name, without the megakernel.
 
     Raises:
-        ArtifactMismatchError: the artifact does not say where its kernels are.
+        ArtifactMismatchError: the artifact does not record the positions of its kernels.
     """
     kernels = manifest["kernels"]
     if any("code" not in kernel for kernel in kernels):
@@ -71,8 +71,8 @@ def kernel_sources(manifest: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _needed(head: str, code: str) -> Iterator[str]:
-    """Yield those pieces in front of kernels that a kernel uses, by itself or through others."""
-    # Between pieces there are comments that name nodes, and whatever a kernel of another hand has.
+    """Yield the pieces before the kernels that a kernel uses, directly or through other pieces."""
+    # Between pieces are comments that name nodes, and any code of custom kernels.
     pieces = [
         re.sub(r"/\*.*?\*/", "", piece) if n % 2 == 0 else piece
         for n, piece in enumerate(_PIECE.split(head))
@@ -90,9 +90,9 @@ def _needed(head: str, code: str) -> Iterator[str]:
 
 
 def _name(piece: str) -> str:
-    """Return what a piece defines; "" for what is always needed."""
+    """Return the name that a piece defines; "" for pieces that are always needed."""
     if piece.startswith("M_INLINE"):
-        # Attributes stand in front of the name, with brackets of their own.
+        # Attributes before the name have brackets too.
         bare = piece.replace("__attribute__((overloadable))", "")
         match = _FUNCTION.search(bare)
     elif piece.startswith("__constant"):
@@ -102,20 +102,20 @@ def _name(piece: str) -> str:
     return match[1] if match else ""
 
 
-# A kernel of 8000 instructions takes half a minute on a busy machine; no more than that hangs.
+# A kernel of 8000 instructions takes half a minute on a busy machine; a hanging one is ended.
 TIMEOUT_S: Final = 900.0
-# A process that is told to end by the end of its input does so at once.
+# A process exits right after the end of its input.
 _ENDS_WITHIN_S: Final = 5.0
-# Logs that are kept; about 4 KiB each.
+# Number of cached logs, about 4 KiB each.
 _KEPT: Final = 4000
 
+# Called with (unit counted, number done, total).
 Progress = Callable[[str, int, int], None]
-"""Called with what is counted, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kernel that was not built, and why, in one line."""
+    """A kernel that could not be built, with the reason in one line."""
 
     name: str
     problem: str
@@ -127,7 +127,7 @@ Built = KernelCode | Failure
 def build(
     toolchain: Toolchain, sources: Iterable[Source], gpu: int, progress: Progress
 ) -> dict[Source, Built]:
-    """Return what the compiler makes of each kernel.
+    """Return the compiled code of each kernel, or its failure.
 
     Equal kernels are built once; `progress` is called after each kernel.
 
@@ -144,7 +144,7 @@ def build(
             missing.append(source)
         else:
             built[source] = code
-    # The longest first, so that no process has one left when the others have ended.
+    # The longest first, so that no process is left with a long one when the others are done.
     missing.sort(key=lambda source: -len(source.text))
     work: queue.SimpleQueue[Source] = queue.SimpleQueue()
     for source in missing:
@@ -153,7 +153,7 @@ def build(
     done = len(built)
     lock = threading.Lock()
 
-    def take_all(_: int) -> None:
+    def build_all(_: int) -> None:
         nonlocal done
         with (
             tempfile.TemporaryDirectory(prefix="adreno-") as folder,
@@ -177,14 +177,14 @@ def build(
 
     if missing:
         with ThreadPoolExecutor(workers) as threads:
-            for _ in threads.map(take_all, range(workers)):
+            for _ in threads.map(build_all, range(workers)):
                 pass
-        _forget_oldest(toolchain.logs)
+        _delete_oldest(toolchain.logs)
     return {source: built[source] for source in wanted}
 
 
 class _Compiler:
-    """A process of the compiler, started when it is needed."""
+    """A process of the compiler, started on demand."""
 
     def __init__(self, toolchain: Toolchain, gpu: int, folder: Path) -> None:
         self._command = toolchain.command(gpu)
@@ -192,7 +192,7 @@ class _Compiler:
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, source: Source) -> str | Failure:
-        """Return the condensed log of a kernel, or why there is none."""
+        """Return the condensed log of a kernel, or its failure."""
         file = self._folder / "kernel.cl"
         try:
             file.write_text(source.text, encoding="utf-8")
@@ -214,7 +214,7 @@ class _Compiler:
                 if lines[-1].startswith("@end "):
                     break
         except BrokenPipeError:
-            # It ended; what it printed and its exit code tell the rest.
+            # The process ended; its output and exit code show the reason.
             lines += [raw.decode(errors="replace") for raw in process.stderr]
         finally:
             watchdog.cancel()
@@ -275,7 +275,7 @@ def _path(toolchain: Toolchain, source: Source, gpu: int) -> Path:
 
 
 def _read(path: Path, name: str) -> KernelCode | None:
-    """Return the kept code; None if there is none, or it is damaged."""
+    """Return the cached code; None if there is none, or it is corrupt."""
     try:
         kernels = read_log(zlib.decompress(path.read_bytes()).decode())
         os.utime(path)
@@ -293,7 +293,7 @@ def _write(path: Path, log: str) -> None:
         ) from error
 
 
-def _forget_oldest(folder: Path) -> None:
+def _delete_oldest(folder: Path) -> None:
     files = sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime)
     for file in files[:-_KEPT]:
         file.unlink(missing_ok=True)

@@ -1,14 +1,14 @@
-"""The cost of kernels on an Adreno: waves, time without stalls, problems, and milliseconds.
+"""Estimates the cost of kernels on an Adreno: waves, time without stalls, problems, milliseconds.
 
-*Floor*: issue slots x work-items / (lanes x clock), as if no wave ever waited. A frame takes more.
-How much more comes from four published times of comma.ai's own models on an Adreno 630, as no
-device was at hand. Those models are not published, so each is set against a model of ours with the
-same interface and about the same architecture. What remains unknown is part of the spread: size of
-the models, share of the host, temperature. The interval is where a fifth one would lie in 9 of 10
-cases, if the four were drawn from all models (Student's t with 3 degrees of freedom, on
-logarithms).
+The *floor* is issue slots x work-items / (lanes x clock), the time if no wave ever waited. A real
+frame takes longer. The ratio of real time to floor is estimated from four published times of
+comma.ai's own models on an Adreno 630, as no device was available. These models are not published,
+so each time is compared with a model of ours that has the same interface and a similar
+architecture. Unknown model sizes, host time and temperature are part of the spread. The interval
+would contain a fifth time in 9 of 10 cases, if the four were a random sample (Student's t with 3
+degrees of freedom, on logarithms).
 
-`cost_of` has the cost of an artifact, for `modeld inspect` and `modeld compile`.
+`cost_of` computes the cost of an artifact, for `modeld inspect` and `modeld compile`.
 """
 
 from __future__ import annotations
@@ -41,33 +41,27 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The known properties of a GPU (Mesa's table of devices; lanes and clock as published).
-
-    Attributes:
-        lanes: multiply-adds of float32 that all processors issue in a clock; 0 if not known.
-        file: vectors of registers for the work-items of a wave.
-        cache_bytes: of the instruction cache of a processor.
-    """
+    """Known properties of a GPU (Mesa's table of devices; lanes and clock as published)."""
 
     number: int
-    lanes: int
-    mhz: int
-    file: int
-    cache_bytes: int
+    lanes: int  # float32 multiply-adds per clock on all processors; 0 if unknown
+    mhz: int  # clock in MHz; 0 if unknown
+    file: int  # register vectors for the work-items of a wave
+    cache_bytes: int  # bytes of one processor's instruction cache
 
     def waves(self, registers: int) -> int:
-        """Return how many waves a processor holds of a kernel that takes so many registers."""
+        """Return the number of waves per processor, for a kernel with this many registers."""
         return min(_MOST_WAVES, self.file // max(1, registers) * 2)
 
     def ms(self, slots: float) -> float:
-        """Return how long issuing slots takes, of all work-items together, in milliseconds."""
+        """Return the time in milliseconds to issue slots, summed over all work-items."""
         return slots / (self.lanes * self.mhz * 1e3) if self.lanes else 0.0
 
 
 _MOST_WAVES: Final = 16
 # Work-items that are issued together.
 _WAVE: Final = 64
-# Of the 740, neither lanes nor clock are published in one place, so it has counts only.
+# Lanes and clock of the 740 have no single published source, so it has counts only.
 GPU_TABLE: Final = {
     630: Gpu(630, 512, 710, 96, 64 * 128),
     660: Gpu(660, 1024, 792, 64, 127 * 128),
@@ -81,15 +75,16 @@ class KernelCost:
 
     Attributes:
         origin: its ONNX nodes.
-        items: work-items of one launch.
-        registers: vectors of four.
-        waves: that a processor holds.
-        spills: instructions that save or load what did not fit into registers.
+        launches: number of launches in a run.
+        items: work-items per launch.
+        registers: number of registers, each a vector of four.
+        waves: number of waves that a processor holds.
+        spills: number of instructions that save or load spilled registers.
         beyond_cache: whether the code is larger than the instruction cache.
-        slots: that a work-item takes, in the mean, by class.
+        slots: mean slots of a work-item, by class.
         hot: slots of the hot loop, each instruction once; None without loops.
-        is_exact: whether values in memory decide nothing.
-        floor_ms, mac_ms: all launches without stalls, and of it the multiply-adds.
+        is_exact: whether no branch depends on values in memory.
+        floor_ms, mac_ms: time of all launches without stalls, and the multiply-adds' part of it.
     """
 
     name: str
@@ -109,7 +104,7 @@ class KernelCost:
     mac_ms: float
 
     def plain(self) -> dict[str, Any]:
-        """Return it as a dictionary for JSON, without what is zero among the slots."""
+        """Return the cost as a dictionary for JSON, without zero slots."""
         slots = {name: round(count, 2) for name, count in self.slots.items() if count}
         hot = None
         if self.hot is not None:
@@ -126,30 +121,27 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class EntryCost:
-    """An entry of an artifact on a GPU; kernels are in the order of their first launch.
-
-    `failures` are kernels that were not built; `launches` of one run include theirs.
-    """
+    """An entry of an artifact on a GPU."""
 
     gpu: Gpu
     entry: str
-    kernels: tuple[KernelCost, ...]
-    failures: tuple[Failure, ...]
-    launches: int
+    kernels: tuple[KernelCost, ...]  # kernels in the order of their first launch
+    failures: tuple[Failure, ...]  # kernels that could not be built
+    launches: int  # number of launches in a run, including those of failures
 
     @property
     def floor_ms(self) -> float:
-        """All kernels without stalls."""
+        """Time of all kernels without stalls."""
         return sum(kernel.floor_ms for kernel in self.kernels)
 
     @property
     def mac_ms(self) -> float:
-        """Of it the multiply-adds."""
+        """The multiply-adds' part of the floor."""
         return sum(kernel.mac_ms for kernel in self.kernels)
 
     @property
     def spills(self) -> int:
-        """Kernels with spilled registers."""
+        """Number of kernels with spilled registers."""
         return sum(kernel.spills > 0 for kernel in self.kernels)
 
 
@@ -160,7 +152,7 @@ def entry_cost(
     built: Mapping[Source, Built],
     gpu: Gpu,
 ) -> EntryCost:
-    """Return what an entry costs."""
+    """Return the cost of an entry."""
     counts: dict[tuple[str, int], int] = {}
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     launched = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
@@ -183,10 +175,10 @@ def _kernel_cost(
     record: Mapping[str, Any], code: KernelCode, launches: int, gpu: Gpu
 ) -> KernelCost:
     items, group = prod(record["global"]), prod(record["local"])
-    # A wave is issued whole, also where its work-group does not fill it.
+    # A wave is always issued completely, even if its work-group does not fill it.
     lanes = items // group * -(-group // _WAVE) * _WAVE
-    way = executed(code, items, group)
-    slots = slots_of_counts(code.code, way.counts)
+    walked = executed(code, items, group)
+    slots = slots_of_counts(code.code, walked.counts)
     return KernelCost(
         name=record["name"],
         origin=tuple(record["origin"]),
@@ -200,7 +192,7 @@ def _kernel_cost(
         beyond_cache=code.code_bytes > gpu.cache_bytes,
         slots=slots,
         hot=code.hot_loop,
-        is_exact=way.is_exact,
+        is_exact=walked.is_exact,
         floor_ms=gpu.ms(sum(slots.values()) * lanes * launches),
         mac_ms=gpu.ms(slots["mac"] * lanes * launches),
     )
@@ -208,11 +200,14 @@ def _kernel_cost(
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A published time, and the counts of our model that stands in for it.
+    """A published time, and the counts of our model that represents its model.
 
-    `analytic_ms` is the count of `tools.describe.compilation` in fp16; `slots_ms` is the floor of
-    tinygrad's kernels, as it made the published ones, by the rules and the compiler of
-    `tools.adreno`.
+    Attributes:
+        what: description of the time.
+        ms: the published time.
+        analytic_ms: estimate of `tools.describe.compilation` in fp16.
+        slots_ms: floor of our model's kernels by tinygrad, which also made the published ones,
+            computed by `tools.adreno`.
     """
 
     what: str
@@ -221,9 +216,9 @@ class Anchor:
     slots_ms: float
 
 
-# Counted on 2026-11-28: example models and a model of interface dmonitoring-2025, tinygrad 0.14.0
-# with tinymesa 25.2.7.2. The first two times are limits that the fastest of 20 runs stays below,
-# so too long; the last two have warp, host and other work of the device in them.
+# Counted on 2026-11-28 with example models and a model of interface dmonitoring-2025, tinygrad
+# 0.14.0 and tinymesa 25.2.7.2. The first two times are limits for the fastest of 20 runs, so they
+# are too long. The last two include the warp, host time and other work of the device.
 ANCHORS: Final = (
     Anchor("vision alone, limit of tinygrad's CI", 17.0, 2.93, 3.85),
     Anchor("policy alone, limit of tinygrad's CI", 3.2, 0.74, 1.19),
@@ -234,7 +229,7 @@ ANCHORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Time over count: the geometric mean of the anchors, and its interval."""
+    """Ratio of time to count: the geometric mean of the anchors, and its interval."""
 
     low: float
     mean: float
@@ -242,22 +237,22 @@ class Factor:
 
     def text(self, counted_ms: float) -> str:
         """Return the estimate for people: "about 12 ms (7.1 to 21)"."""
-        low, middle, high = (_digits(factor * counted_ms) for factor in self.of_one)
+        low, middle, high = (_digits(factor * counted_ms) for factor in self.bounds)
         return f"about {middle} ms ({low} to {high})"
 
     def plain(self, counted_ms: float) -> dict[str, float]:
         """Return the estimate for machines."""
-        low, middle, high = (round(factor * counted_ms, 3) for factor in self.of_one)
+        low, middle, high = (round(factor * counted_ms, 3) for factor in self.bounds)
         return {"ms": middle, "low_ms": low, "high_ms": high}
 
     @property
-    def of_one(self) -> tuple[float, float, float]:
+    def bounds(self) -> tuple[float, float, float]:
         """The three factors, smallest first."""
         return self.low, self.mean, self.high
 
 
 def factor_of(ratios: Sequence[float]) -> Factor:
-    """Return the factor of published times over counts, from four ratios, one an anchor."""
+    """Return the factor of published times over counts, from four ratios, one per anchor."""
     logarithms = [math.log(ratio) for ratio in ratios]
     middle = mean(logarithms)
     width = _T * stdev(logarithms) * math.sqrt(1 + 1 / len(logarithms))
@@ -279,9 +274,9 @@ def cost_of(
     gpu: int,
     progress: Progress,
 ) -> EntryCost:
-    """Compile the kernels of an entry and return what they cost.
+    """Compile the kernels of an entry and return their cost.
 
-    Without an entry it is the first one; `progress` is called after each kernel that is built.
+    `entry` defaults to the first one; `progress` is called after each kernel.
 
     Raises:
         ArtifactMismatchError: the artifact is for a CPU.
@@ -306,7 +301,7 @@ def cost_of(
 
 
 def plain(cost: EntryCost) -> dict[str, Any]:
-    """Return it as a dictionary for JSON; times are missing where lanes or clock are not known."""
+    """Return the cost as a dictionary for JSON; times are None if lanes or clock are unknown."""
     timed = bool(cost.gpu.lanes)
     return {
         "gpu": cost.gpu.number,
@@ -324,7 +319,7 @@ def plain(cost: EntryCost) -> dict[str, Any]:
 
 
 def sections(cost: EntryCost) -> list[Section]:
-    """Return the table of kernels, those with the longest floor first, and the sums."""
+    """Return the table of kernels, those with the longest floor first, and failures."""
     ordered = sorted(cost.kernels, key=lambda kernel: -kernel.floor_ms)
     rows = [_row(kernel) for kernel in ordered]
     title = f"{cost.entry} on an Adreno {cost.gpu.number}, compiled by Mesa {MESA}, not measured"
@@ -336,7 +331,7 @@ def sections(cost: EntryCost) -> list[Section]:
 
 
 def lines(cost: EntryCost) -> Iterator[str]:
-    """Yield the sums, and what the estimate takes for granted."""
+    """Yield the totals, and the assumptions of the estimate."""
     beyond = sum(kernel.beyond_cache for kernel in cost.kernels)
     yield (
         f"{count_text(cost.launches, 'launch')} of {count_text(len(cost.kernels), 'kernel')}; "
@@ -346,15 +341,15 @@ def lines(cost: EntryCost) -> Iterator[str]:
     if cost.gpu.lanes:
         yield (
             f"no less than {cost.floor_ms:.2f} ms if no wave ever waits, of it multiply-adds "
-            f"{cost.mac_ms:.2f}; {SLOTS.text(cost.floor_ms)}, by what published times were "
-            "(docs/adreno.md)"
+            f"{cost.mac_ms:.2f}; {SLOTS.text(cost.floor_ms)}, estimated from published "
+            "times (docs/adreno.md)"
         )
     if not all(kernel.is_exact for kernel in cost.kernels):
         yield "values in memory decide how long some loops run: each such loop counts once"
 
 
 def page_table(cost: EntryCost) -> PageTable:
-    """Return the section of the schedule's page."""
+    """Return the section for the schedule's page."""
     (table, *_) = sections(cost)
     rows = tuple(tuple(_text(cell) for cell in row) for row in table.rows)
     return PageTable(table.title, " ".join(lines(cost)), table.header, rows)
@@ -362,7 +357,7 @@ def page_table(cost: EntryCost) -> PageTable:
 
 def _row(kernel: KernelCost) -> tuple[object, ...]:
     hot = kernel.hot or Slots()
-    # What moves and computes floats besides is the rest; the classes that cost most are named.
+    # Only the classes that cost most have a column.
     return (
         short_origin(kernel.origin),
         kernel.launches,

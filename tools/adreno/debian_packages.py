@@ -1,10 +1,10 @@
-"""Packages of Debian, of any suite and architecture, unpacked into a folder; no root is needed.
+"""Unpacks Debian packages of any suite and architecture into a folder, without root.
 
-apt resolves and downloads with directories of its own, so the machine's packages, lists and locks
-are not touched, and checks signatures and digests as ever. ``dpkg-deb`` unpacks; no script of a
-package runs. A folder is made in a temporary place and renamed: it is complete, or absent. The
-mirrors are those of apt's configuration, also that of ``APT_CONFIG``, in one-line lists and deb822
-files.
+apt resolves and downloads packages in private directories, so the machine's packages, lists and
+locks are not touched; it checks signatures and digests as usual. ``dpkg-deb`` unpacks, and no
+script of a package runs. A folder is made in a temporary place and renamed, so it is complete or
+absent. Mirrors come from apt's configuration, including ``APT_CONFIG``, in one-line lists and
+deb822 files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tools.errors import (
 )
 from tools.lib.json_output import json_text
 
-# Names of Debian's suites. A derivative has others, and its mirrors have no suite of Debian.
+# Names of Debian's suites. Derivatives have other names, and their mirrors have no Debian suite.
 _SUITES: Final = frozenset(
     (
         *("oldoldstable", "oldstable", "stable", "testing", "unstable", "sid"),
@@ -43,19 +43,16 @@ _SUITES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """A source of packages.
+    """A source of packages."""
 
-    `signed_by` is the field's value as in the file, "" for apt's own keys; `is_trusted`: no
-    signature is needed.
-    """
-
-    uri: str
-    signed_by: str = ""
-    is_trusted: bool = False
+    uri: str  # address of the mirror
+    signed_by: str = ""  # the field's value as in the file; "" for apt's own keys
+    is_trusted: bool = False  # whether no signature is required
 
     def stanza(self, suite: str, architecture: str) -> str:
         """Return the deb822 text that names this mirror for one suite and architecture."""
-        # apt reads packages of file: where they lie, and would leave nothing to unpack.
+        # apt reads packages of file: in place and copies nothing, so there would be nothing to
+        # unpack.
         uri = re.sub(r"^file:", "copy:", self.uri)
         lines = ["Types: deb", f"URIs: {uri}", f"Suites: {suite}", "Components: main"]
         lines += [f"Architectures: {architecture}", "Targets: Packages"]
@@ -65,9 +62,9 @@ class AptSource:
 
 
 def debian_sources() -> list[AptSource]:
-    """Return the mirrors of Debian in apt's configuration, each once, in the order of the files.
+    """Return the Debian mirrors in apt's configuration, each once, in the order of the files.
 
-    Sources of updates and of security fixes are left out: they are other archives.
+    Sources of updates and of security fixes are left out, because they are other archives.
 
     Raises:
         PackagesError: apt's configuration cannot be read.
@@ -106,7 +103,7 @@ def _line_sources(text: str) -> Iterator[AptSource]:
 def _deb822_sources(text: str) -> Iterator[AptSource]:
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
     for stanza in re.split(r"\n\s*\n", text):
-        # A value goes on in the lines that begin with a blank: a key may stand in its field.
+        # A value continues on lines that begin with a blank; it may be an embedded key.
         pairs = re.findall(r"^([\w-]+):(.*(?:\n[ \t].*)*)", stanza, flags=re.MULTILINE)
         fields = {name.lower(): value for name, value in pairs}
         words = {name: value.split() for name, value in fields.items()}
@@ -118,19 +115,19 @@ def _deb822_sources(text: str) -> Iterator[AptSource]:
             yield AptSource(uri, fields.get("signed-by", ""), words.get("trusted") == ["yes"])
 
 
+# Called with (unit counted, number done, total).
 Progress = Callable[[str, int, int], None]
-"""Called with what is counted, how much of it is done, and how much there is."""
 
-# In the folder: what was asked for, and which versions came.
+# File in the folder that records the requested packages and the versions installed.
 LIST_FILE: Final = ".packages.json"
 
-# What apt does with a full disk reaches us as text only.
+# apt reports a full disk as text only.
 _DISK_FULL: Final = re.compile(
     r"No space left on device|Disk quota exceeded|enough free space|Wrote only \d+ of"
 )
 
-# Hooks of the machine's configuration would run at the end, and fail without root. Lists are kept
-# as apt reads them, whatever an image made small has set: three commands read them.
+# Hooks in the machine's configuration would run at the end, and fail without root. Lists are stored
+# uncompressed, even if an image for containers sets otherwise, since three commands read them.
 _CONFIGURATION: Final = """\
 #clear APT::Update;
 #clear DPkg;
@@ -164,19 +161,19 @@ def fetch_root(
     directory: Path,
     progress: Progress,
 ) -> Path:
-    """Return a folder with the packages and all that they depend on, laid out as a root directory.
+    """Return a folder with packages and all their dependencies, laid out as a root directory.
 
-    A folder that was made for the same packages, suite and architecture is used again without a
-    look at the network. Nothing else may be in `directory`: it is replaced.
+    A folder made earlier for the same packages, suite and architecture is reused without network
+    access. `directory` must not contain anything else, because it is replaced.
 
-    Packages are "name" or "name=version"; all others take the newest version of the suite, such as
+    Packages are "name" or "name=version"; others have the newest version of the suite, such as
     "trixie". `progress` is called while packages are unpacked.
 
     Raises:
-        PackagesError: this machine has no apt, or no source of Debian.
+        PackagesError: this machine has no apt, or no Debian source.
         PackageNotOfferedError: the suite has no such package, or another version of it.
-        PackageDownloadError: lists or packages could not be downloaded whole.
-        PackageDiskError: the disk is full. `directory` is as it was, in all these cases.
+        PackageDownloadError: lists or packages could not be downloaded completely.
+        PackageDiskError: the disk is full. In all these cases, `directory` is unchanged.
     """
     wanted = {"packages": sorted(packages), "architecture": architecture, "suite": suite}
     if _listed(directory).get("wanted") == wanted:
@@ -188,7 +185,7 @@ def fetch_root(
                 "and dpkg, so install these, or use a machine with Debian or a derivative"
             )
     try:
-        with _place_beside(directory) as work:
+        with _work_folder(directory) as work:
             apt = _Apt(work, architecture, suite)
             apt.update()
             apt.check_offered(packages)
@@ -220,7 +217,7 @@ def _listed(directory: Path) -> dict[str, Any]:
 
 
 class _Apt:
-    """apt for one suite and architecture, with directories of its own in `work`."""
+    """Runs apt for one suite and architecture, with private directories in `work`."""
 
     def __init__(self, work: Path, architecture: str, suite: str) -> None:
         self._suite = f"{suite} for {architecture}"
@@ -245,7 +242,7 @@ class _Apt:
         self._run("apt-get", "update", doing="the lists of packages")
 
     def check_offered(self, packages: Sequence[str]) -> None:
-        """Raise if a package is not there in the version that is wanted."""
+        """Raise PackageNotOfferedError if a package is not available in the requested version."""
         names = [package.partition("=")[0] for package in packages]
         table = self._run("apt-cache", "madison", *names, doing="the versions of packages")
         offered: dict[str, list[str]] = {name: [] for name in names}
@@ -263,8 +260,8 @@ class _Apt:
             )
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
-        """Download packages and what they depend on; return the versions by name."""
-        plan = self._run("apt-get", "install", "--simulate", *packages, doing="what they need")
+        """Download packages and their dependencies; return the versions by name."""
+        plan = self._run("apt-get", "install", "--simulate", *packages, doing="their dependencies")
         versions = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, flags=re.MULTILINE))
         doing = f"{len(versions)} packages"
         self._run("apt-get", "install", "--download-only", "--yes", *packages, doing=doing)
@@ -291,7 +288,7 @@ class _Apt:
 
 
 def _first_problem(text: str) -> str:
-    """Return the first line that apt marks as an error, else the first one marked as a warning."""
+    """Return the first line that apt marks as an error, else the first warning."""
     for mark in ("E: ", "W: ", "dpkg-deb: "):
         for line in text.splitlines():
             if line.startswith(mark):
@@ -329,10 +326,10 @@ def _unpack(archives: Sequence[Path], work: Path, progress: Progress) -> Path:
 
 
 @contextmanager
-def _place_beside(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder next to another one and delete it afterwards.
+def _work_folder(directory: Path) -> Iterator[Path]:
+    """Yield an empty folder next to another one, and delete it afterwards.
 
-    One process at a time has it, so leftovers of a killed one are deleted first.
+    A lock admits one process at a time, which first deletes leftovers of killed ones.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{directory.name}-unpacking-"
@@ -348,7 +345,7 @@ def _place_beside(directory: Path) -> Iterator[Path]:
 
 
 def _replace(directory: Path, root: Path) -> None:
-    """Put a folder in the place of another one, which goes with the folder that `root` lies in."""
+    """Replace a folder by another one; the old one is moved next to `root`, to be deleted."""
     if directory.exists():
         directory.rename(root.parent / "replaced")
     root.rename(directory)

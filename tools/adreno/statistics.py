@@ -1,10 +1,10 @@
-"""Reads the output of Mesa's compiler for Adreno: the code of each kernel, and its statistics.
+"""Reads the output of Mesa's compiler for Adreno: the code and statistics of each kernel.
 
     for kernel in read_log(text):
         print(kernel.name, kernel.instructions, kernel.slots.mac, kernel.hot_loop)
 
-An instruction takes an issue slot for each of its repetitions, and one for each `nop` that is
-folded into it. The preamble is left out: it runs once for a launch, not once for a work-item.
+An instruction takes one issue slot per repetition, and one per `nop` that is folded into it. The
+preamble is left out, because it runs once per launch, not once per work-item.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
-# Bytes of an instruction, of any kind.
+# Bytes per instruction of any kind.
 INSTRUCTION_BYTES: Final = 8
 
 _FLAG: Final = re.compile(r"\(([a-z]+)(\d*)\)")
@@ -42,17 +42,17 @@ _CLASSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Issue slots by what they are for.
+    """Issue slots by class.
 
     Attributes:
-        mac: multiply-adds of floats.
-        alu: other arithmetic of floats, comparisons included.
-        integer: all arithmetic of integers, also of addresses and conditions.
-        texture: reads of images.
-        load, store: of buffers, of images that are written, and of spilled registers.
+        mac: float multiply-adds.
+        alu: other float arithmetic, including comparisons.
+        integer: all integer arithmetic, including that for addresses and conditions.
+        texture: image reads.
+        load, store: accesses of buffers, written images and spilled registers.
         local: accesses of local memory.
         flow: branches, barriers, ends.
-        wait: slots in which nothing is done.
+        wait: idle slots.
     """
 
     mac: int = 0
@@ -70,11 +70,11 @@ class Slots:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all slots."""
         return sum(self.plain().values())
 
     def plain(self) -> dict[str, int]:
-        """Return them by name."""
+        """Return the slots by name."""
         return {name: getattr(self, name) for name in SLOT_NAMES}
 
 
@@ -83,17 +83,13 @@ SLOT_NAMES: Final = tuple(field.name for field in fields(Slots))
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction.
-
-    `operands` are as printed, without the label of a branch. It is issued `repeats` times after
-    waiting for `nops` slots, and branches to `target`, if at all.
-    """
+    """One instruction."""
 
     op: str
-    operands: tuple[str, ...] = ()
-    repeats: int = 1
-    nops: int = 0
-    target: int | None = None
+    operands: tuple[str, ...] = ()  # as printed, without the label of a branch
+    repeats: int = 1  # number of times it is issued
+    nops: int = 0  # slots that it waits before
+    target: int | None = None  # position it may branch to; None if it is no branch
 
     @property
     def kind(self) -> str:
@@ -106,12 +102,12 @@ class KernelCode:
     """The compiled code of one kernel.
 
     Attributes:
-        code: its instructions without the preamble and without what is behind `end`.
-        instructions, nops: as the compiler counts them, repetitions included; nops are among them.
-        full, half: registers of four components, of 32 and of 16 bits.
-        code_bytes: of all that is loaded.
-        constants: known contents of constant registers, as `c8.x`.
-        inputs: which register has the work-group and which the item in it, first component.
+        code: its instructions, without the preamble and anything after the last `end`.
+        instructions, nops: the compiler's counts, repetitions included; nops are instructions.
+        full, half: number of 32-bit and of 16-bit registers, each with four components.
+        code_bytes: size of the loaded code.
+        constants: known values of constant registers, named as in `c8.x`.
+        inputs: registers that hold the first component of the work-group and of the item in it.
     """
 
     name: str
@@ -131,7 +127,7 @@ class KernelCode:
 
     @cached_property
     def loops(self) -> tuple[tuple[int, int], ...]:
-        """First and last position of each loop, outer ones first."""
+        """First and last position of each loop, outer loops first."""
         ends: dict[int, int] = {}
         for at, instruction in enumerate(self.code):
             if instruction.target is not None and instruction.target <= at:
@@ -140,7 +136,7 @@ class KernelCode:
 
     @cached_property
     def hot_loop(self) -> Slots | None:
-        """Slots of the innermost loop with the most multiply-adds, else the most slots."""
+        """Slots of the innermost loop with the most multiply-adds, then with the most slots."""
         inner = [
             (first, last)
             for first, last in self.loops
@@ -151,7 +147,7 @@ class KernelCode:
 
     @property
     def spills(self) -> int:
-        """Instructions that save or load a register that did not fit."""
+        """Number of instructions that save or load a spilled register."""
         return sum(i.op.startswith(("stp", "ldp")) for i in self.code)
 
 
@@ -172,8 +168,8 @@ def slots_of(code: Sequence[Instruction]) -> Slots:
 def read_log(text: str) -> tuple[KernelCode, ...]:
     """Return the kernels of a log, each once, in the order of their first appearance.
 
-    A kernel is compiled for launches with and without an offset of work-items. Ours have none, and
-    the code for those comes last.
+    A kernel is compiled for launches with and without an offset of work-items. Ours have no offset,
+    and the log has that code last.
     """
     found: dict[str, KernelCode] = {}
     name = ""
@@ -195,7 +191,7 @@ def read_log(text: str) -> tuple[KernelCode, ...]:
 
 
 def condensed(text: str) -> str:
-    """Return of a log what `read_log` reads: a small part of it."""
+    """Return the lines of a log that `read_log` reads, a small part of it."""
     kept: list[str] = []
     is_code = False
     for raw in text.splitlines():
@@ -212,7 +208,7 @@ def condensed(text: str) -> str:
 
 
 def read_code(name: str, lines: Sequence[str]) -> KernelCode:
-    """Return one kernel from the lines of its code and of its statistics."""
+    """Return one kernel from the lines of its code and its statistics."""
     counts: dict[str, int] = {}
     constants: list[tuple[str, int]] = []
     inputs: list[tuple[str, str]] = []

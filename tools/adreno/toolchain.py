@@ -1,9 +1,9 @@
-"""The compiler: Debian's Mesa for arm64, qemu that runs it, and a program that hands kernels to it.
+"""Fetches and runs the Adreno compiler: Debian's Mesa for arm64, qemu, and a program that calls it.
 
-All of it lies in one folder of the cache directory, where `make adreno-tools` puts it without root
-by ``python -m tools.adreno.toolchain``; ``--where`` prints the folder and fetches nothing.
-The version of Mesa is pinned, because the golden figures depend on it; everything else is the
-suite's current version.
+All of it is in one folder of the cache directory. `make adreno-tools` creates it without root by
+``python -m tools.adreno.toolchain``; ``--where`` prints the folder and fetches nothing. The version
+of Mesa is pinned because the golden numbers depend on it. Everything else has the suite's current
+version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARM_PACKAGES: Final = (
     "ocl-icd-libopencl1",
     "opencl-c-headers",
 )
-# Numbers of Adreno GPUs; the first is that of the golden figures.
+# Numbers of Adreno GPUs; the golden numbers are those of the first.
 GPUS: Final = (630, 660, 740)
 
 _SOURCE: Final = Path(__file__).with_name("build_programs.c")
@@ -44,7 +44,7 @@ _LIBRARIES: Final = "usr/lib/aarch64-linux-gnu"
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler that is ready: arm64 packages, qemu, and the program of build_programs.c."""
+    """An installed compiler: arm64 packages, qemu, and the program of build_programs.c."""
 
     root: Path
     qemu: Path
@@ -57,11 +57,11 @@ class Toolchain:
 
     @property
     def logs(self) -> Path:
-        """Where the code of kernels is kept."""
+        """Folder in which the code of kernels is cached."""
         return self.root.parent / "logs"
 
     def command(self, gpu: int) -> list[str]:
-        """Return the command that builds the files whose names it reads."""
+        """Return the command that builds the files whose names it reads from stdin."""
         libraries = self.root / _LIBRARIES
         variables = {
             "LD_LIBRARY_PATH": libraries,
@@ -79,7 +79,7 @@ class Toolchain:
         """Return the log of building one program.
 
         Raises:
-            ToolchainError: the compiler does not start, crashes, or refuses the source.
+            ToolchainError: the compiler does not start, crashes, or rejects the source.
         """
         with tempfile.TemporaryDirectory(prefix="adreno-") as folder:
             file = Path(folder, "program.cl")
@@ -97,35 +97,36 @@ class Toolchain:
 
 
 def request(file: Path, options: str) -> bytes:
-    """Return the line that makes the program build a file."""
+    """Return the line that requests the build of a file."""
     return f"{options}\t{file}\n".encode()
 
 
 def problem_in(log: str, code: int) -> str:
-    """Return in one line why something was not built: the compiler's words, else how it ended."""
-    said = [line.removeprefix("@error ") for line in log.splitlines() if line.startswith("@error ")]
-    wrong = [line for line in said if "error" in line] or said
-    if wrong:
-        return "; ".join(wrong[:3])
+    """Return the reason for a failed build in one line: compiler errors, else the exit status."""
+    lines = (line for line in log.splitlines() if line.startswith("@error "))
+    errors = [line.removeprefix("@error ") for line in lines]
+    serious = [line for line in errors if "error" in line] or errors
+    if serious:
+        return "; ".join(serious[:3])
     if code < 0 or code > 128:
         return f"the compiler crashed (signal {-code if code < 0 else code - 128})"
     return f"the compiler ended with {code}"
 
 
 def toolchain_dir() -> Path:
-    """Return the folder that the compiler is in, or would be.
+    """Return the folder of the compiler, whether it exists or not.
 
-    `$MODELD_ADRENO_DIR`, else `adreno` in the cache directory.
+    It is `$MODELD_ADRENO_DIR`, else `adreno` in the cache directory.
     """
     explicit = os.environ.get("MODELD_ADRENO_DIR")
     return Path(explicit).absolute() if explicit else cache_dir() / "adreno"
 
 
 def find_toolchain(directory: Path | None = None) -> Toolchain:
-    """Return the compiler that was fetched before.
+    """Return the installed compiler.
 
     Raises:
-        ToolchainMissingError: it is not there, or is another version's.
+        ToolchainMissingError: it is missing, or has another version.
     """
     place = directory or toolchain_dir()
     found = Toolchain(place / "arm64", place / "amd64/usr/bin/qemu-aarch64", place / _name())
@@ -141,12 +142,12 @@ def find_toolchain(directory: Path | None = None) -> Toolchain:
 
 
 def fetch_toolchain(progress: Progress, directory: Path | None = None) -> Toolchain:
-    """Return the compiler, fetched or updated where it is not there.
+    """Return the compiler, fetched or updated if necessary.
 
     `progress` is called while packages are unpacked.
 
     Raises:
-        PackagesError: packages cannot be fetched here.
+        PackagesError: packages cannot be fetched on this machine.
         MissingPackageError: ziglang is not installed.
         ToolchainError: this machine cannot run it.
     """
@@ -194,7 +195,7 @@ def _name() -> str:
 
 
 def _build_program(root: Path, program: Path) -> None:
-    """Cross-compile the program; it is there whole, or not at all."""
+    """Cross-compile the program and put it in place atomically."""
     with tempfile.TemporaryDirectory(prefix=".building-", dir=program.parent) as folder:
         built = Path(folder, program.name)
         caches = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), folder)
@@ -213,7 +214,7 @@ def _build_program(root: Path, program: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the compiler, or print its folder; return 0, or the exit code of what failed."""
+    """Fetch the compiler, or print its folder; return 0, or the exit code of a failure."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.adreno.toolchain", description="Fetch it where it is not there."
     )

@@ -1,8 +1,8 @@
-"""Counts how often each instruction of a kernel is issued, by following its work-items.
+"""Counts how often each instruction of a kernel is issued, by following some of its work-items.
 
-The values that branches depend on are computed from the number of the work-item up, so trip counts
-and tests against the borders of an image are exact. Values from memory are not known: a test of one
-is assumed to lead straight on, and a loop that ends by one counts once.
+Values that branches depend on are computed from the number of the work-item, so trip counts and
+tests at the borders of an image are exact. Values from memory are unknown: a branch on one is
+assumed not to be taken, and a loop that ends by one counts once.
 
     counts = executed(code, items=4096, group=64)
     slots = slots_of_counts(code, counts)
@@ -18,17 +18,17 @@ from typing import Final
 
 from tools.adreno.statistics import SLOT_NAMES, Instruction, KernelCode
 
-# Work-groups and items of each that are followed; the slots of a wave are those of its work-items
-# together, so each counts the most that one of them takes.
+# Number of work-groups, and of items in each, that are followed. Each instruction counts as often
+# as in the work-item that issues it most, since the items of a wave run in lock step.
 GROUPS: Final = 4
 ITEMS: Final = 3
-# More branches than any work-item of ours has.
+# Above the number of branches in any of our work-items.
 _MOST_STEPS: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
-_HALF: Final = 1 << 24  # in the number of a register: it is a half of one
+_HALF: Final = 1 << 24  # bit in the number of a register that marks a 16-bit half
 
+# Coordinates of a work-group, or of a work-item in its group.
 Ids = tuple[int, int, int]
-"""Numbers of a work-group, or of a work-item in it."""
 
 _REGISTER: Final = re.compile(r"^(?:\([a-z0-9]+\))*(h?[rcp])(\d+)\.([xyzw])$")
 _HALF_KINDS: Final = {"hr": 0, "r": 0, "p": 1, "c": 2, "hc": 2}
@@ -92,8 +92,10 @@ _OPERATIONS: Final[Mapping[str, Callable[..., int]]] = {
 class Step:
     """An instruction that a branch depends on.
 
-    `operation` is None if unknown, `target` the number of the register that it writes. `sources`
-    are registers, or constants as (value,), each with "neg" or "abs" where it has one.
+    Attributes:
+        operation: the function of its operands; None if unknown.
+        target: number of the register that it writes.
+        sources: (register or None, constant if it is None, "neg" or "abs" or "") per operand.
     """
 
     operation: Callable[..., int] | None
@@ -103,7 +105,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Instructions issued one after the other, with the steps that a branch depends on."""
+    """Instructions issued in sequence, with the steps that a branch depends on."""
 
     first: int
     last: int
@@ -112,14 +114,17 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How often instructions are issued for a wave, in the mean; exact if memory decides none."""
+    """Mean number of times each instruction is issued for a wave.
+
+    The counts are exact unless a branch depends on memory.
+    """
 
     counts: tuple[float, ...]
     is_exact: bool
 
 
 def executed(kernel: KernelCode, items: int, group: int) -> Executed:
-    """Return how often each instruction of a kernel is issued for a wave.
+    """Return how often each instruction of a kernel is issued for a wave, on average.
 
     The launch has `items` work-items in groups of `group`.
     """
@@ -132,9 +137,9 @@ def executed(kernel: KernelCode, items: int, group: int) -> Executed:
 
 
 def executed_waves(kernel: KernelCode, waves: Sequence[Sequence[tuple[Ids, Ids]]]) -> Executed:
-    """Return how often each instruction of a kernel is issued for a wave, in the mean of some.
+    """Return how often each instruction is issued for a wave, averaged over some waves.
 
-    `waves` has the followed work-items of each: numbers of the work-group and in it.
+    `waves` has the followed work-items of each wave, as (work-group, item in the group).
     """
     walker = _Walker(kernel)
     total = [0.0] * len(kernel.code)
@@ -155,18 +160,18 @@ def slots_of_counts(code: Sequence[Instruction], counts: Sequence[float]) -> dic
 
 
 def _number(register: str) -> int | None:
-    """Return a register as a number, see `_whole`."""
+    """Return a register as a number (see `_full_register`), None for any other operand."""
     match = _REGISTER.match(register)
     if match is None:
         return None
     kind, at = match[1], int(match[2]) * 4 + "xyzw".index(match[3])
     is_half = kind.startswith("h")
-    # Halves lie in the same file: h0 and h1 are the two of r0.x. Others have files of their own.
+    # Halves share the register file: h0 and h1 are in r0.x. Other kinds have separate files.
     return (_HALF_KINDS[kind] << 20) + (at | _HALF if is_half else 2 * at)
 
 
-def _whole(number: int) -> int:
-    """Return the number of the whole register that a half lies in; of a whole one its own."""
+def _full_register(number: int) -> int:
+    """Return the number of the full register that contains a half, or is the register itself."""
     return number & ~_HALF & ~1
 
 
@@ -175,7 +180,7 @@ class _Walker:
 
     def __init__(self, kernel: KernelCode) -> None:
         self._code = kernel.code
-        # Where the compiler counts halves, they have a file of their own.
+        # If the compiler counts half registers, they have a separate file.
         self._halves_overlap = kernel.half == 0
         self._loop_ends = dict(kernel.loops)
         needed = _needed(kernel.code)
@@ -198,7 +203,7 @@ class _Walker:
             visits[at] += 1
             steps += 1
             for step in block.steps:
-                _take(step, values, overlap=self._halves_overlap)
+                _execute(step, values, overlap=self._halves_overlap)
             at = self._next(block, values)
         self.is_exact &= steps < _MOST_STEPS
         counts = [0] * len(self._code)
@@ -231,12 +236,12 @@ class _Walker:
         return None if value is None else (value != 0) is not operand.startswith("!")
 
     def _unknown(self, at: int, target: int) -> int:
-        """Return where to go on where a test is not known: out of a loop, else straight on."""
+        """Return the next position after an unknown test: out of a loop, else the next block."""
         leaves = any(first <= at <= last < target for first, last in self._loop_ends.items())
         return target if leaves else at + 1
 
 
-def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
+def _execute(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
     """Compute one instruction; an unknown operand makes its result unknown."""
     arguments = []
     for register, constant, sign in step.sources:
@@ -248,9 +253,9 @@ def _take(step: Step, values: dict[int | None, int], *, overlap: bool) -> None:
         elif sign == "abs":
             value = abs(_signed(value))
         arguments.append(value & _MASK)
-    # What overlaps is gone: both halves of a whole register, the whole register of a half.
+    # Overlapping values are lost: both halves of a full register, the full register of a half.
     if overlap:
-        whole = _whole(step.target)
+        whole = _full_register(step.target)
         for other in (whole,) if step.target & _HALF else (whole | _HALF, whole | _HALF | 1):
             values.pop(other, None)
     if step.operation is None or len(arguments) != len(step.sources):
@@ -266,7 +271,7 @@ def _blocks(code: Sequence[Instruction], needed: frozenset[int]) -> dict[int, _B
     blocks = {}
     for first, behind in zip(ordered, [*ordered[1:], len(code)], strict=True):
         steps = tuple(
-            s for i in code[first:behind] for s in _steps(i) if _whole(s.target) in needed
+            s for i in code[first:behind] for s in _steps(i) if _full_register(s.target) in needed
         )
         blocks[first] = _Block(first, behind - 1, steps)
     return blocks
@@ -276,7 +281,7 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     """Return the registers that a branch depends on, each as the number of its even half."""
     steps = [step for instruction in code for step in _steps(instruction)]
     needed = {
-        _whole(number)
+        _full_register(number)
         for instruction in code
         if instruction.target is not None
         for number in (_number(word.lstrip("!")) for word in instruction.operands)
@@ -284,9 +289,9 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
     }
     while True:
         more = {
-            _whole(register)
+            _full_register(register)
             for step in steps
-            if _whole(step.target) in needed and step.operation is not None
+            if _full_register(step.target) in needed and step.operation is not None
             for register, _, _ in step.sources
             if register is not None
         }
@@ -296,7 +301,7 @@ def _needed(code: Sequence[Instruction]) -> frozenset[int]:
 
 
 def _steps(instruction: Instruction) -> Iterator[Step]:
-    """Return what an instruction computes, one step for each of its repetitions."""
+    """Return the computations of an instruction, one step per repetition."""
     if not instruction.operands or instruction.kind in ("store", "wait", "flow"):
         return
     target = _number(instruction.operands[0])
@@ -318,7 +323,7 @@ def _steps(instruction: Instruction) -> Iterator[Step]:
 
 
 def _results(instruction: Instruction) -> int:
-    """Return how many registers an instruction writes, one after the other."""
+    """Return the number of consecutive registers that an instruction writes."""
     if instruction.kind == "texture":
         mask = re.search(r"\(([xyzw]+)\)", instruction.operands[0])
         return len(mask[1]) if mask else 4
@@ -329,7 +334,7 @@ def _results(instruction: Instruction) -> int:
 
 
 def _bare(operand: str) -> str:
-    """Return an operand without what stands in front of it in brackets."""
+    """Return an operand without its bracketed prefixes."""
     return re.sub(r"^(\([a-z0-9]+\))+", "", operand)
 
 
@@ -343,7 +348,7 @@ def _operation(op: str) -> Callable[..., int] | None:
 
 
 def _source(word: str) -> tuple[int | None, int, str, int] | None:
-    """Return (register, constant, sign, step between repetitions); None if it is neither."""
+    """Return (register, constant, sign, step between repetitions); None for any other operand."""
     sign = next((s for s in ("neg", "abs") if f"({s})" in word), "")
     bare = _bare(word)
     if re.fullmatch(r"-?(0x[0-9a-f]+|\d+)", bare):

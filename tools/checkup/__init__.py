@@ -1,1 +1,1 @@
-"""What a machine has for the daemon, and how it does: parts of ``modeld doctor``."""
+"""The parts of ``modeld doctor``, which check a machine and its state for the daemon."""

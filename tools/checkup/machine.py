@@ -1,14 +1,15 @@
-"""Checks the machine for `modeld doctor`: versions, permissions, clocks and OpenCL drivers.
+"""Parts of a checkup that read the system: versions, permissions, clocks and OpenCL drivers.
 
-Clocks and temperatures of the GPU, the memory bus and the CPUs are read from::
+Each part is a function that returns a `Section` of the report of ``modeld doctor``. Clocks and
+temperatures are those of the GPU, the memory bus and the CPUs::
 
     /sys/class/kgsl/kgsl-3d0       Adreno with the vendor's kernel: clocks in Hz, °C or 1/1000 °C
     /sys/class/devfreq/*           other GPUs and buses
-    /sys/class/thermal/*           thermal zones, in 1/1000 °C
-    /sys/devices/system/cpu/*      CPU frequencies, in kHz
+    /sys/class/thermal/*           zones, 1/1000 °C
+    /sys/devices/system/cpu/*      cpufreq, kHz
     nvidia-smi                     NVIDIA GPUs, which have none of these files
 
-All of them are optional. A sensor whose file cannot be read counts as absent.
+All of them are optional. A file that cannot be read counts as a missing sensor.
 
 The OpenCL loader reads `/etc/OpenCL/vendors/*.icd`, each of which names a driver's library.
 Containers often have the GPU libraries of the host but not that file, and Adreno's driver for
@@ -36,19 +37,18 @@ from tools.checkup.findings import Section
 
 OUR_PACKAGES: Final = ("modeld", "numpy", "pyzmq", "pycapnp", "pyopencl")
 OPTIONAL_PACKAGES: Final = ("pocl-binary-distribution", "onnx", "onnxruntime", "av")
-# Drivers lower the clocks from about this temperature on.
+# From about this temperature on, drivers lower the clocks.
 HOT_CELSIUS: Final = 85.0
 # Twice the size of two cameras' frame rings.
 LEAST_SHM_BYTES: Final = 64 << 20
-# Approximate memory of a process with a model.
+# Memory of a process with a loaded model.
 LOCKED_BYTES: Final = 1 << 30
 SHM: Final = Path("/dev/shm")  # noqa: S108 -- memory shared with the camera process
 LATENCY: Final = Path("/dev/cpu_dma_latency")
 _CAP_SYS_NICE: Final = 23  # <linux/capability.h>
 _CAP_IPC_LOCK: Final = 14
 KGSL: Final = "sys/class/kgsl/kgsl-3d0"
-# Thermal zones report 1/1000 °C, some files of kgsl whole degrees. Larger numbers than this are
-# therefore 1/1000 °C.
+# Zones report 1/1000 °C, but some files of kgsl whole degrees. No sensor exceeds this temperature.
 MAX_CELSIUS: Final = 200.0
 SMI_TIMEOUT_S: Final = 5.0
 _SMI_FIELDS: Final = "clocks.sm,clocks.max.sm,temperature.gpu"
@@ -83,7 +83,7 @@ DRIVERS: Final = (
 
 
 def versions() -> Section:
-    """Return the versions of modeld, Python, the system and the installed packages."""
+    """Check the versions of modeld and its dependencies."""
     section = Section("versions")
     found = {name: _version(name) for name in (*OUR_PACKAGES, *OPTIONAL_PACKAGES)}
     section.facts = {
@@ -123,7 +123,7 @@ def _system() -> str:
 
 
 def permissions(root: Path = Path("/")) -> Section:
-    """Return whether this user has the permissions that the daemon needs or can use."""
+    """Check the permissions that the daemon needs, and those that it can make use of."""
     section = Section("permissions")
     groups = sorted(_group_names())
     section.facts["groups"] = [name for name in groups if name in ("video", "render")]
@@ -158,9 +158,9 @@ def _device_nodes(section: Section, root: Path) -> None:
             f"add the user to its group: sudo usermod -aG {owner} USER, then log in again",
         )
     if nodes and not closed:
-        section.good(f"device nodes are accessible: {', '.join(section.facts['nodes'])}")
+        section.good(f"accessible device nodes: {', '.join(section.facts['nodes'])}")
     if not nodes:
-        section.good("there is no device node of a GPU")
+        section.good("no GPU device node found")
 
 
 def _shared_memory(section: Section, place: Path = SHM) -> None:
@@ -175,11 +175,11 @@ def _shared_memory(section: Section, place: Path = SHM) -> None:
     section.facts["shm_free_bytes"] = free
     if free < LEAST_SHM_BYTES:
         section.look(
-            f"{place} has {size_text(free)} left",
+            f"{place} has {size_text(free)} free",
             f"give it at least {size_text(LEAST_SHM_BYTES)}: mount -o remount,size=512M {place}",
         )
     else:
-        section.good(f"{place} has {size_text(free)} left")
+        section.good(f"{place} has {size_text(free)} free")
 
 
 def _realtime(section: Section) -> None:
@@ -197,10 +197,10 @@ def _realtime(section: Section) -> None:
     able = [name for name, can in may.items() if can]
     unable = [name for name, can in may.items() if not can]
     if able:
-        section.good(f"permitted: {', '.join(able)}")
+        section.good(f"allowed: {', '.join(able)}")
     if unable:
         section.look(
-            f"not permitted: {', '.join(unable)}",
+            f"not allowed: {', '.join(unable)}",
             "needed only for the settings of [realtime]: run the unit of modeld install-unit, or "
             "set rtprio and memlock in /etc/security/limits.d",
         )
@@ -214,7 +214,7 @@ def _capabilities(status: Path = Path("/proc/self/status")) -> int:
 
 
 def clocks(root: Path = Path("/")) -> Section:
-    """Return the current clocks and temperatures, at rest."""
+    """Report the current clocks and temperatures, at rest."""
     section = Section("clocks")
     sensors = read_sensors(root)
     section.facts = sensors.plain()
@@ -231,19 +231,19 @@ def clocks(root: Path = Path("/")) -> Section:
             "/sys/devices/system/cpu/cpufreq",
         )
     if not sensors.gpu and not sensors.other and not sensors.celsius:
-        section.good("the system has no sensors of clocks or temperatures")
+        section.good("the system reports no clocks or temperatures")
     return section
 
 
 def judge_heat(section: Section, sensors: Sensors) -> None:
-    """Add a finding about the highest temperature, if there are sensors."""
+    """Add a finding about the temperatures to a section."""
     if not sensors.celsius:
         return
     name, hottest = max(sensors.celsius.items(), key=lambda item: item[1])
     if hottest >= HOT_CELSIUS:
         section.look(
             f"{name} is at {hottest:.0f} °C",
-            "clocks are lowered when hot: let it cool, improve its airflow",
+            "heat lowers clocks: let it cool down, and check its ventilation",
         )
     else:
         section.good(f"hottest of {len(sensors.celsius)} sensors: {name}, {hottest:.0f} °C")
@@ -251,26 +251,26 @@ def judge_heat(section: Section, sensors: Sensors) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock; frequencies are in MHz."""
+    """A clock in MHz. `most` is its maximum, 0 if unknown."""
 
     name: str
-    now: float  # current frequency
-    most: float  # highest frequency; 0 if it is unknown
-    governor: str = ""
+    now: float  # current value
+    most: float  # maximum
+    governor: str = ""  # frequency governor; "" if unknown
 
     @property
     def share(self) -> float:
-        """The current / the highest frequency, 0 to 1; 1 if the highest is unknown."""
+        """The current clock relative to the maximum, 0 to 1; 1 if the maximum is unknown."""
         return self.now / self.most if self.most else 1.0
 
 
 @dataclass(slots=True)
 class Sensors:
-    """The readings of all sensors."""
+    """Clocks of the GPU, buses and CPUs, and temperatures in °C by name."""
 
     gpu: list[Clock] = field(default_factory=list)
-    other: list[Clock] = field(default_factory=list)  # clocks of buses and CPUs
-    celsius: dict[str, float] = field(default_factory=dict)  # temperatures by name
+    other: list[Clock] = field(default_factory=list)
+    celsius: dict[str, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return the readings as plain data for JSON."""
@@ -282,10 +282,7 @@ class Sensors:
 
 
 def read_sensors(root: Path = Path("/"), *, smi: bool = True) -> Sensors:
-    """Return the current readings.
-
-    With `smi`, NVIDIA's command is run if there is such a GPU, which takes some tenths of a second.
-    """
+    """Return the current readings. With `smi` it may run nvidia-smi, which takes some 0.1 s."""
     found = Sensors()
     kgsl = root / KGSL
     gpu_hz = _number(kgsl / "gpuclk") or _number(kgsl / "devfreq/cur_freq")
@@ -330,7 +327,7 @@ def _add_nvidia(found: Sensors) -> None:
         return
     arguments = [command, f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        # The command is fixed and does not use a shell.
+        # A fixed command of the driver; no shell is involved.
         done = subprocess.run(  # noqa: S603
             arguments, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_S
         )

@@ -1,7 +1,6 @@
-"""Checks the OpenCL devices for `modeld doctor`, and runs an artifact on one of them.
+"""Parts of a checkup that use OpenCL: the devices, an artifact, its self-test and its kernels.
 
-Each function is one part of a checkup and returns its `Section`: the devices, the artifact to run,
-its self-test, and the times of its kernels compared with the device's ceilings.
+Each part is a function that returns a `Section` of the report of ``modeld doctor``.
 """
 
 from __future__ import annotations
@@ -28,20 +27,17 @@ EXAMPLE: Final = "example.pkl"
 EXAMPLE_INTERFACE: Final = "split-2025"
 SHOWN: Final = 10
 ITERATIONS: Final = 20
-# The interval of frames. Runs near it are sometimes late.
+# Cameras deliver a frame every 50 ms. Runs close to that are occasionally late.
 BUDGET_MS: Final = 50.0
 NEAR_BUDGET_MS: Final = 40.0
-# The largest acceptable share of time in kernels that reach less than half of the ceilings.
+# Share of the kernels' time, in kernels that reach less than half of the device's limits.
 MOST_BELOW_HALF: Final = 0.5
-# A GPU under load is throttled if its clock is below this share of the highest.
+# A loaded GPU whose clock is below this share of its maximum is being throttled.
 SLOW_CLOCK: Final = 0.6
 
 
 def devices(device: str | None, root: Path = Path("/")) -> Section:
-    """Return the devices, the selected one, and the device row to compile for.
-
-    `device` is the option --device.
-    """
+    """Report the devices, the selected one, and the device row used to compile for it."""
     from runtime.errors import NoDeviceError
     from runtime.opencl.device import choose_device, list_devices
     from scheduler.device.targets import spec_of_device
@@ -85,24 +81,26 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
         f"selected: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
         f"{size_text(info.global_mem_bytes)}; {_choice_reason(device, info.kind)}"
     )
-    section.good(f"target {row.target}: {_target_reason(row.target, info.kind, info.simd)}")
+    section.good(
+        f"compiled for target {row.target}: {_target_reason(row.target, info.kind, info.simd)}"
+    )
     _add_unused_gpus(section, [one.kind for one in found], root)
     return section
 
 
 def _choice_reason(device: str | None, kind: str) -> str:
     if device is not None:
-        return "as given with --device"
-    return "a GPU is preferred to a CPU" if kind == "gpu" else "no GPU has an OpenCL driver"
+        return "chosen by --device"
+    return "GPUs are preferred over CPUs" if kind == "gpu" else "no GPU has an OpenCL driver"
 
 
 def _target_reason(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
         return "its name contains Adreno, and it supports images"
     if target == "freedreno":
-        return "its name is FD and three digits, Mesa's name of an Adreno"
+        return "its name is FD and three digits, as Mesa calls an Adreno"
     if kind == "gpu":
-        return "a GPU without a device row; its limits are those that it reports"
+        return "a GPU without a target of its own; its own limits apply"
     return f"its compiler generates code for {simd}"
 
 
@@ -115,7 +113,7 @@ def _add_undeclared(section: Section, vendors: Path) -> None:
 
 
 def _add_unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
-    """Add findings about device nodes of GPUs without an OpenCL driver."""
+    """Report GPUs of the system that no OpenCL driver provides."""
     if "gpu" in kinds:
         return
     for driver in DRIVERS:
@@ -123,15 +121,15 @@ def _add_unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
         if nodes:
             name = f"/{nodes[0].relative_to(root)}"
             section.look(
-                f"{name} is a GPU without an OpenCL driver",
+                f"{name} belongs to a GPU that no OpenCL driver provides",
                 f"install the OpenCL driver of {driver.name}, see docs/drivers.md",
             )
 
 
 def artifact(given: Path | None, store: Path, device: str | None, place: Path) -> Section:
-    """Return the artifact for the next parts: the given one, the store's, or a small example.
+    """Choose the artifact for the next parts: `given`, the store's, or else a small example.
 
-    `store` is the directory of the model store. The example is compiled into the directory `place`.
+    `place` is a directory for the example.
     """
     from modeld.errors import ModeldError
     from modeld.store.model_store import ModelStore
@@ -167,11 +165,11 @@ def _taken(section: Section, path: Path, text: str) -> Section:
 
 
 def make_example(place: Path, device: str | None) -> Path:
-    """Compile a small driving model for the device, and return the artifact's path.
+    """Compile a small driving model for the device and return the artifact's path.
 
     Raises:
-        ModuleNotFoundError: the compile extra is not installed.
-        NoDeviceError: there is no device.
+        ModuleNotFoundError: the extra `compile` is not installed.
+        NoDeviceError: no OpenCL device is usable.
     """
     from scheduler.check.vectors import with_self_test
     from scheduler.compile import compile_driving
@@ -186,7 +184,7 @@ def make_example(place: Path, device: str | None) -> Path:
 
 
 def self_test(path: Path, device: str | None) -> Section:
-    """Return the result of the artifact's self-test on the device."""
+    """Check that the device computes the model's values."""
     from runtime import load_program
     from runtime.run.selftest import ADVICE, run_self_test
 
@@ -195,7 +193,7 @@ def self_test(path: Path, device: str | None) -> Section:
         report = run_self_test(program)
     section.facts = {"device": report.device, "runs": report.runs, "ms": report.duration_ms}
     if not report.runs:
-        section.look("the artifact has no self-test", "compile it again without --no-selftest")
+        section.look("the artifact carries no self-test", "compile it again without --no-selftest")
     elif report.passed:
         section.good(str(report))
         if report.worst is not None:
@@ -207,10 +205,7 @@ def self_test(path: Path, device: str | None) -> Section:
 
 
 def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
-    """Return the slowest kernels compared with the device's ceilings, and the time of a run.
-
-    With `is_example`, slow kernels are not findings.
-    """
+    """Report the slowest kernels in relation to the device's limits, and the time of a run."""
     import runtime
     from tools.timing.program_inputs import make_inputs
     from tools.timing.roofline import (
@@ -257,7 +252,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
     if share_below(rows) > MOST_BELOW_HALF and not is_example:
         section.look(
             f"{text}; {share_below(rows):.0%} of the time is below half of the ceilings",
-            "search the loops on this device: modeld compile --tune 120",
+            "tune the kernels on this device: modeld compile --tune 120",
         )
     else:
         section.good(text)
@@ -265,7 +260,7 @@ def kernels(path: Path, device: str | None, *, is_example: bool) -> Section:
         if clock.share < SLOW_CLOCK:
             section.look(
                 f"GPU {clock.name} under load: {clock.now:.0f} of {clock.most:.0f} MHz",
-                "it is throttled: see its governor and its temperature",
+                "it is throttled: check its governor and its temperature",
             )
     judge_heat(section, under_load)
     return section
@@ -288,7 +283,7 @@ def _judge_frame(section: Section, median_ms: float, p99_ms: float, counts: bool
 
 
 def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
-    head = ("kernel", "runs", "ms", "expected ms", "of it", "bound", "from")
+    head = ("kernel", "launches", "ms", "expected ms", "reached", "bound", "origin")
     rows: list[tuple[object, ...]] = [head]
     for kernel in sorted(found, key=lambda k: -k.ms)[:SHOWN]:
         least = kernel.ms * kernel.of_roofline

@@ -1,10 +1,9 @@
-"""Runs each part of a checkup in its own process, with a time limit.
+"""Runs each part of a checkup in a separate process with a time limit.
 
     python -m tools.checkup.parts REQUEST.json RESULT.json
 
-`run_in_process` starts such a process; the process calls `run_part`. A part can open drivers, which
-can crash or hang. A process that hangs in a driver's kernel code cannot be killed. It is abandoned:
-nothing waits for it, and its output is written to files, not to pipes.
+A part may open drivers, which may crash or hang. No signal can end a process that hangs in a kernel
+driver. Such a process is abandoned: nothing waits for it, and its output goes to files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tools.checkup import surroundings
 from tools.checkup.findings import Section
 from tools.lib.json_output import json_text
 
-# Time limit of each part in seconds, in running order. Building kernels can take a minute.
+# Time limit of each part, s, in running order. Drivers may take a minute to build kernels.
 LIMITS: Final = {
     "versions": 5.0,
     "permissions": 5.0,
@@ -39,9 +38,9 @@ LIMITS: Final = {
     "self-test": 60.0,
     "kernels": 60.0,
 }
-# Parts that need the device. They are skipped while a daemon drives with it.
+# Parts that use the device. They are skipped while a daemon is driving.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
-# How long to wait for a killed process.
+# Longest wait for the end of a killed process, s.
 KILL_WAIT_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
 _LAST_BYTES: Final = 4096
@@ -50,16 +49,16 @@ _LAST_BYTES: Final = 4096
 def run_in_process(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
-    """Run part `name` in a process; return its section, or one that reports a timeout or failure.
+    """Run a part in a separate process; its timeout, crash or failure becomes a finding.
 
-    `request` has the options for `run_part`. `module` is the module to run.
+    `request` is the argument of `run_part`.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-doctor-", ignore_cleanup_errors=True) as place:
         asked, result, log = (Path(place) / n for n in ("request.json", "result.json", "log.txt"))
         asked.write_text(json_text({**request, "part": name}), encoding="utf-8")
         started = perf_counter()
         with log.open("wb") as output:
-            # The command is our own module and does not use a shell.
+            # Our own module and paths; no shell is involved.
             process = subprocess.Popen(  # noqa: S603
                 own_command(module, str(asked), str(result)),
                 stdin=subprocess.DEVNULL,
@@ -67,13 +66,13 @@ def run_in_process(
                 stderr=output,
                 start_new_session=True,
             )
-        code = _wait(process, limit_s)
+        code = _exit_code_of(process, limit_s)
         seconds = perf_counter() - started
         section = Section(name, seconds=seconds)
         if code is None:
             section.bad(
-                f"stopped after {limit_s:g} s: it did not finish",
-                "a driver or device may hang; try a longer --limit, and see dmesg",
+                f"timed out after {limit_s:g} s",
+                "a driver or device may hang; try again with --limit, and see dmesg",
             )
         elif code == 0 and result.is_file():
             section = Section.of_plain(json.loads(result.read_text(encoding="utf-8")))
@@ -83,14 +82,14 @@ def run_in_process(
         return section
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Wait for a process and return its exit code; kill it after the limit and return None."""
+def _exit_code_of(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Wait for a process and return its exit code; None on timeout."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # Kill the process group, which includes child processes. It can already be gone.
+        # Kill the whole process group. It may have ended already, while its leader still exists.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -107,7 +106,7 @@ def _failure(code: int, log: Path) -> str:
 
 
 def run_part(name: str, request: Mapping[str, Any]) -> Section:
-    """Run the part `name`, a key of `LIMITS`; `request` has the command's options as plain data."""
+    """Run a part named in `LIMITS`. `request` has the command's options as plain data."""
     from tools.checkup import machine, opencl
 
     device, path = request["device"], request["path"]
@@ -135,7 +134,7 @@ def _bus_options(values: Mapping[str, Any]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the part named in a request file and write its section to a result file."""
+    """Run the part that a request file names, and write its result."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     started = perf_counter()
     section = run_part(request["part"], request)

@@ -1,4 +1,7 @@
-"""Checks the running processes for `modeld doctor`: daemons on the bus, and camera processes."""
+"""Parts of a checkup about other processes: daemons on the bus, and camera processes.
+
+Each part is a function that returns a `Section` of the report of ``modeld doctor``.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from tools.checkup.findings import Section
 from tools.service.health import HealthEar, problems_of
 from tools.service.options import open_bus
 
-# How long to listen. A daemon reports once a second.
+# A daemon reports once a second.
 LISTEN_S: Final = 2.5
 _DAEMON: Final = ("modeld", "modeld.process", "dmonitoringmodeld")
 
 
 def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
-    """Return the state of the daemons that report on the bus; nothing is published."""
+    """Report the daemons on the bus and their problems. Publishes nothing."""
     section = Section("bus")
     running = sum(1 for _ in daemon_processes(proc))
     section.facts["daemon_processes"] = running
@@ -49,19 +52,19 @@ def bus(options: argparse.Namespace, proc: Path = Path("/proc")) -> Section:
         for problem in problems:
             section.bad(f"{name}: {problem}", "see modeld status, and docs/faults.md")
         if not problems:
-            section.good(f"{name}: {health['phase']}, no faults")
+            section.good(f"{name}: {health['phase']}, no problems")
     if not heard and running:
         section.look(
-            f"a daemon runs, but does not report on {section.facts['bus']}",
-            "give the address from its configuration with --bus",
+            f"a daemon is running, but no messages arrive on {section.facts['bus']}",
+            "pass the bus address of its configuration with --bus",
         )
     elif not heard:
-        section.good("no daemon runs")
+        section.good("no daemon is running")
     return section
 
 
 def daemon_processes(proc: Path) -> Iterator[int]:
-    """Yield the ids of our daemons' processes whose command line this user can read."""
+    """Yield the IDs of our daemon processes, as far as this user can read their command lines."""
     for place in proc.glob("[0-9]*/cmdline"):
         try:
             words = place.read_bytes().decode(errors="replace").split("\0")
@@ -74,7 +77,7 @@ def daemon_processes(proc: Path) -> Iterator[int]:
 
 
 def cameras(rings: Path = RINGS, sockets: Path = SOCKETS) -> Section:
-    """Return the camera processes that offer frames, without connecting to them.
+    """Report the camera processes that offer frames, without requesting any.
 
     `rings` is the directory of frame rings, `sockets` that of VisionIPC's sockets.
     """

@@ -1,1 +1,1 @@
-"""Artifacts, models, logs and schedules described, as ``modeld inspect`` prints them."""
+"""Describes artifacts, models, logs and schedules, as ``modeld inspect`` prints them."""

@@ -1,6 +1,6 @@
 """Describes an artifact and its interface, as `modeld inspect` prints them.
 
-Each property of an interface has its value, and whether it was derived from the model or declared.
+Each property of an interface has a value and a source: derived from the model, or declared.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Row = tuple[str, str, str]
 
 
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
-    """Return the manifest without sources and binaries, and it as tables.
+    """Return the manifest without sources and binaries, as facts and as tables.
 
     Raises:
-        ArtifactError: the file is not a sound artifact.
+        ArtifactError: the file is not a valid artifact.
     """
     artifact = read_artifact(path)
     manifest = artifact.manifest
@@ -127,11 +127,11 @@ def _sections(artifact: Artifact) -> list[Section]:
 
 
 def _commands(manifest: Manifest) -> str:
-    """Return how many commands of a driver launch the kernels of a run, by device."""
-    one = "where the driver records them (modeld devices)"
+    """Return the number of driver commands that launch a run's kernels, by device."""
+    one = "if the driver records them (see modeld devices)"
     if manifest.megakernel is not None:
-        one = f"on PoCL's CPU devices, and {one}"
-    return f"one command for its launches {one}, else one for each"
+        one = f"on PoCL's CPU devices, or {one}"
+    return f"one command for all launches {one}, else one per launch"
 
 
 def _self_test(manifest: Manifest) -> str:
@@ -146,11 +146,12 @@ def _interface(manifest: Manifest) -> list[Section]:
 
 
 def _problem(manifest: Manifest) -> str | None:
-    """Return why the daemon would refuse the heads of a driving model; None if it would not."""
+    """Return why the daemon would reject the heads of a driving model; None if it would not."""
     found = stored_interface(manifest.kind, manifest.metadata)
     if not isinstance(found, Interface):
         return None
-    from scheduler.driving.derive import head_problems  # half a second that few artifacts need
+    # takes half a second, which few artifacts need
+    from scheduler.driving.derive import head_problems
 
     return "; ".join(head_problems(found.models, found.action).values()) or None
 
@@ -175,10 +176,10 @@ def _kernel_section(manifest: Manifest) -> Section:
 
 
 def stored_interface(kind: str, metadata: Mapping[str, Any]) -> Recognised | None:
-    """Return the interface that an artifact holds, or None for a plain model.
+    """Return the interface stored in an artifact; None for a plain model.
 
     Raises:
-        ArtifactError: it is not sound.
+        ArtifactError: the interface is not valid.
     """
     if kind == "driving":
         return parse_interface(metadata.get("interface"))
@@ -204,7 +205,7 @@ def plain_rows(interface: Recognised) -> list[dict[str, str]]:
 
 
 def interface_section(interface: Recognised) -> Section:
-    """Return the properties as a table; its title says why this interface was taken."""
+    """Return the properties as a table; its title gives the reason for this interface."""
     rows: list[tuple[object, ...]] = list(_rows(interface))
     title = f"interface: {interface.name}, {interface.reason}"
     return Section(title, ("property", "value", "source"), rows)
@@ -217,7 +218,7 @@ def _rows(interface: Recognised) -> Iterator[Row]:
         yield "image_mode", interface.image_mode, declared
         yield "stds", interface.stds, declared
         return
-    # What a file beside the model replaces stands behind the reason: "; rules of FILE: a, b".
+    # Rules replaced by a file next to the model follow the reason: "; rules of FILE: a, b".
     file, _, replaced = interface.reason.partition("; rules of ")[2].partition(": ")
     for part in interface.models:
         yield from _part(part)
@@ -237,7 +238,7 @@ def _derived(interface: Interface) -> Iterator[tuple[str, str]]:
 
 
 def _declared(interface: Interface) -> Iterator[tuple[str, str]]:
-    """Yield the rules, by the names that TOML files have for them."""
+    """Yield the rules, with their names in TOML files."""
     yield "image_mode", interface.image.mode
     yield "drop_policy", interface.drop_policy
     yield "lane_change", interface.lane_change
@@ -265,7 +266,7 @@ def _gap(interface: Interface) -> str:
 def _history(rule: HistoryRule | None) -> str:
     if rule is None:
         return "none"
-    when = "that of the frame included" if rule.current else "without that of the frame"
+    when = "including the current frame" if rule.current else "excluding the current frame"
     return f"{rule.length} samples, every {rule.step} frames, {when}"
 
 

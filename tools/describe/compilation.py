@@ -21,7 +21,7 @@ MAX_PARTS = 8
 
 
 def describe_check(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield the lines of a self-check; none where there was none."""
+    """Yield the lines about a self-check; none if there was none."""
     return map(printable, _lines(reports))
 
 
@@ -70,14 +70,14 @@ def _part(check: OutputCheck) -> tuple[object, ...]:
 
 
 MAX_NAME = 48
-# Kernels beyond this share of the time are listed together.
+# Kernels below this share of the time are summarized in one number.
 MIN_SHARE = 0.002
 
 
 def describe_tuning(tuned: Tuned) -> str:
     """Return a table of kernels and a line of totals.
 
-    Times are minima of one launch of a kernel that runs by itself, times the launches of a run.
+    A time is the minimum for one launch of a kernel by itself, times its launches per run.
     """
     total = tuned.heuristic_ms
     shown = [k for k in tuned.lines if k.times * k.heuristic_ms >= MIN_SHARE * total]
@@ -104,9 +104,9 @@ def describe_tuning(tuned: Tuned) -> str:
 
 
 def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: bool) -> Iterator[str]:
-    """Yield lines about the largest entry; none where no half storage was asked for.
+    """Yield lines about the largest entry; none if fp16 storage was not requested.
 
-    `entries` come from `scheduler.passes.halves.precision.PrecisionReport.plain`; `in_full` names
+    `entries` come from `scheduler.passes.halves.precision.PrecisionReport.plain`. `in_full` lists
     each value that stays float32, with the reason.
     """
     if not entries:
@@ -132,27 +132,28 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]], *, in_full: boo
 
 
 # --- Estimates --------------------------------------------------------------------------------
-# They are counted in the generated code, not measured. An image read is a `read_imagef` in the
-# source of a launched kernel, once for each launch, as the published figures count them; a gated
-# one is chosen by a condition. Inside a loop each counts once.
+# Counted in the generated code, not measured. An image read is a `read_imagef` in the source of a
+# kernel, counted once per launch, as in the published numbers. A gated read depends on a condition.
+# A read in a loop counts once.
 
-# comma.ai's reference vision model with half storage on an Adreno 630, as its tests assert them.
+# comma.ai's reference vision model with fp16 storage on an Adreno 630, as its tests assert them.
 PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38}
 
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """What one entry point costs on a target.
+    """The cost of one entry point on a target.
 
     Attributes:
-        kernels: launches.
-        image_reads, gated_reads, image_writes: in the source of each launch.
-        images: arguments of launches that are images.
-        bytes_moved: of each argument what is touched, once a launch.
+        entry: name of the entry point.
+        kernels: number of launches.
+        image_reads, gated_reads, image_writes: accesses in the source of each launch, summed.
+        images, buffers: launch arguments that are images, and buffers.
+        bytes_moved: touched bytes of each argument, once per launch.
         gflop: 10**9 operations.
-        arithmetic_ms, memory_ms, launch_ms: at the target's ceilings, each alone.
-        estimate_ms: the slower of the first two for each launch, and its launch.
-        few_items: launches with fewer work-items than the target runs at once.
+        arithmetic_ms, memory_ms, launch_ms: time at each of the target's ceilings.
+        estimate_ms: for each launch the slower of the first two, plus its launch.
+        few_items: launches with fewer work-items than the target runs simultaneously.
     """
 
     entry: str
@@ -171,12 +172,12 @@ class TargetReport:
     few_items: int
 
     def plain(self) -> dict[str, Any]:
-        """Return it as a dictionary for JSON."""
+        """Return the report as a dictionary for JSON."""
         return {**asdict(self), "estimate": ANALYTIC.plain(self.estimate_ms)}
 
 
 def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> TargetReport:
-    """Count an entry point and estimate its time on a target whose ceilings are known."""
+    """Count an entry point's work and estimate its time on a target with known ceilings."""
     launches = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
     codes = [k["code"] for k in launches]
     peak = spec.peak
@@ -204,7 +205,7 @@ def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> 
 
 
 def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
-    """Return lines for people, with the published figures next to ours."""
+    """Return lines for people, with the published numbers next to ours."""
     known = PUBLISHED_VISION
     reads = f"image reads {report.image_reads} ({known['image_reads']})"
     gated = f"gated {report.gated_reads} ({known['gated_reads']})"
@@ -218,5 +219,5 @@ def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
         f"  too small to fill the device: {count_text(report.few_items, 'kernel')}",
         f"  {report.bytes_moved / 1e6:.1f} MB moved, {flops_text(1e9 * report.gflop)}",
         f"  no less than {report.estimate_ms:.2f} ms: {parts}, launches {report.launch_ms:.2f}",
-        f"  {ANALYTIC.text(report.estimate_ms)}, by what published times were (docs/adreno.md)",
+        f"  {ANALYTIC.text(report.estimate_ms)}, estimated from published times (docs/adreno.md)",
     ]

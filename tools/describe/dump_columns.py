@@ -1,6 +1,6 @@
-"""Columns of a table of messages, and the npz file with one array for each.
+"""Collects the columns of a table of messages, and writes them as an npz file of arrays.
 
-Arrays are filled in files next to the output, so that memory does not grow with the log.
+Arrays are built in files next to the output, so memory does not grow with the log.
 """
 
 from __future__ import annotations
@@ -17,42 +17,39 @@ import numpy as np
 from tools.errors import UsageError
 from tools.messages.message_values import Value
 
-# A message of all fields of modelV2 has 3000 numbers; spreadsheets end at 16384 columns.
+# A modelV2 message with all fields has 3000 numbers; spreadsheets have at most 16384 columns.
 MAX_CELLS = 16384
-# The envelope's columns of a service: names of the schema never begin with an underscore, so that a
-# message's own ``valid`` is another column than the Event's.
+# Columns of the Event envelope. No schema name begins with an underscore, so a message's own
+# ``valid`` is a different column.
 TIME = "__logMonoTime"
 VALID = "__valid"
-# What is held in memory of all columns before it is written to their files.
+# Bytes of all columns that are buffered before they are written to their files.
 BUFFER_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
 class Column:
-    """A column; `length` is that of the longest list (1 without lists), `dtype` fits all values.
+    """A column."""
 
-    `lengths_differ` if lists are not all equally long, or not all of the `count` messages have it.
-    """
-
-    service: str
-    is_list: bool
-    length: int
-    dtype: np.dtype[Any]
-    lengths_differ: bool = False
-    count: int = 1
+    service: str  # name of the service
+    is_list: bool  # whether values are lists
+    length: int  # length of the longest list; 1 without lists
+    dtype: np.dtype[Any]  # type that fits all values
+    lengths_differ: bool = False  # whether list lengths vary, or some messages lack the column
+    count: int = 1  # number of messages that have it
 
 
 def column_name(service: str, path: str) -> str:
-    """Return ``service.path``; elements of a list message follow directly, a text has no path.
+    """Return ``service.path``; elements of a list message follow directly, a text message has none.
 
-    No two values of any messages have one name: members and fields are identifiers that are
-    unambiguous in what holds them, and ``.``, ``[`` and ``]`` are in none.
+    Names are unique: members and fields are identifiers that are unambiguous in their parent and
+    contain no ``.``, ``[`` or ``]``.
     """
     return f"{service}.{path}" if path and not path.startswith("[") else service + path
 
 
 class Columns:
-    """The columns of a table, in the order in which they were first seen."""
+    """The columns of a table, in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._columns: dict[str, Column] = {}
@@ -69,14 +66,14 @@ class Columns:
         """Record the columns of one message.
 
         Raises:
-            UsageError: more columns than anyone could look at.
+            UsageError: there are more than MAX_CELLS columns.
         """
         self.rows[service] = self.rows.get(service, 0) + 1
         for name, value in values.items():
             is_list = isinstance(value, list | np.ndarray)
             array = np.asarray(value)
             if array.dtype.kind == "U" or (array.size == 0 and isinstance(value, list)):
-                # Texts; an empty array would be one of numbers, an empty text of no characters.
+                # Text. An empty array would be numeric, and an empty text would have no width.
                 array = array.astype(np.result_type(array.astype(np.str_).dtype, "U1"))
             length = array.size if is_list else 1
             column = self._columns.get(name)
@@ -94,10 +91,10 @@ class Columns:
             )
 
     def cells(self) -> list[str]:
-        """Return the names of single cells: lists take one for each element.
+        """Return the names of single cells; a list has one for each element.
 
         Raises:
-            UsageError: more than anyone could look at.
+            UsageError: there are more than MAX_CELLS cells.
         """
         names = [
             cell
@@ -137,7 +134,7 @@ class _Spool:
         self._held = 0
 
     def path(self, name: str) -> Path:
-        """Return the file of an array: names of fields are no names of files."""
+        """Return the file of an array; field names are not valid file names."""
         return self._folder / str(self._numbers.setdefault(name, len(self._numbers)))
 
     def copy_to(self, name: str, target: Any) -> None:
@@ -155,11 +152,12 @@ def write_npz(
     rows: Iterator[tuple[str, int, bool, dict[str, Value]]],
     folder: Path,
 ) -> None:
-    """Write one array for each column, rows being the messages of its service.
+    """Write one array per column, with one row per message of its service.
 
-    Lists make (n, k) arrays of the longest one's k; where lengths differ, the rest is NaN (0 or
-    empty where the type has none) and ``NAME.length`` has the lengths: what is below a value is no
-    field's name. ``SERVICE.__logMonoTime`` and ``SERVICE.__valid``, of the Event, are always there.
+    Lists give (n, k) arrays, where k is the length of the longest. If lengths differ, the rest is
+    NaN (0 or empty if the type has none) and ``NAME.length`` has the lengths; no field has that
+    name, because values have no fields. ``SERVICE.__logMonoTime`` and ``SERVICE.__valid`` of the
+    Event always exist.
 
     `rows` are service, logMonoTime, valid and values; `folder` is for temporary files.
     """
@@ -195,7 +193,7 @@ def write_npz(
 
 
 def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that values of both fit; int64 with a UInt64, numpy's answer is float64."""
+    """Return the type that values of both fit; numpy would give float64 for int64 with uint64."""
     if {one.kind, other.kind} == {"i", "u"}:
         return np.dtype(np.uint64)
     return np.result_type(one, other)
@@ -214,7 +212,7 @@ def _add(
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
 ) -> None:
-    # With a fixed date, so that the same log gives the same file.
+    # A fixed date, so that the same log gives the same file.
     entry = zipfile.ZipInfo(f"{name}.npy")
     entry.compress_type = zipfile.ZIP_DEFLATED
     with archive.open(entry, "w", force_zip64=True) as target:

@@ -1,8 +1,8 @@
-"""Describes an event log, or dumps it, as `modeld inspect LOG` and its ``--dump`` do.
+"""Describes an event log, or dumps it, for `modeld inspect LOG` and its ``--dump``.
 
-A dump has chosen services and fields as JSON lines, CSV or npz. It is read piece by piece and
-written as it is read: memory does not grow with the log. CSV and npz need to know their columns
-beforehand, so they read it twice.
+A dump contains chosen services and fields as JSON lines, CSV or npz. The log is read and written in
+pieces, so memory does not grow with its size. CSV and npz need to know their columns in advance, so
+they read the log twice.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from tools.messages.message_values import (
 
 logger = logging.getLogger(__name__)
 
-# What every row has beside its fields.
+# Columns of every row besides its fields.
 STAMPS = ("service", "logMonoTime", "valid")
 
 
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return counts and rates per service; messages newer than the schema are only counted.
 
-    Spans are those of the drive's time, see `tools.messages.drive_log`.
+    Spans are in the drive's time, see `tools.messages.drive_log`.
 
     Raises:
         LogError: the log cannot be read.
@@ -83,39 +83,33 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
 
 
 def _facts(name: str, count: int, span_ns: int) -> dict[str, Any]:
-    """Rates are of the gaps between messages: n messages have n - 1 of them."""
+    """Return the facts of a service; the rate is that of the n - 1 gaps between n messages."""
     rate = (count - 1) * 1e9 / span_ns if span_ns > 0 else None
     return {"service": name, "count": count, "span_s": span_ns / 1e9, "rate_hz": rate}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request for a dump.
+    """The request for a dump."""
 
-    Attributes:
-        services: their names; empty: all.
-        from_s: from this time of the drive on (`tools.messages.drive_log`).
-        to_s: up to and without this time.
-    """
-
-    path: Path
-    services: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
-    from_s: float | None = None
-    to_s: float | None = None
-    data_as: DataAs = "length"
+    path: Path  # the log
+    services: tuple[str, ...] = ()  # names of services; all if empty
+    fields: tuple[str, ...] = ()  # paths of fields; all if empty
+    from_s: float | None = None  # start, in s of the drive's time, see `tools.messages.drive_log`
+    to_s: float | None = None  # end, exclusive
+    data_as: DataAs = "length"  # how binary data is written
 
 
 @dataclass(slots=True)
 class Tally:
-    """The numbers of written rows and of chosen messages whose content is damaged."""
+    """The numbers of written rows and of selected messages with corrupt content."""
 
     rows: int = 0
     damaged: int = 0
 
 
 class Row:
-    """One chosen message."""
+    """One selected message."""
 
     def __init__(self, service: str, event: Any, selection: Selection | None) -> None:
         self.service = service
@@ -125,10 +119,10 @@ class Row:
         self._selection = selection
 
     def columns(self, data_as: DataAs) -> dict[str, Value]:
-        """Return the chosen values by column name, the service's name in front.
+        """Return the selected values by column name, prefixed with the service's name.
 
         Raises:
-            MessageError: the content is damaged.
+            MessageError: the content is corrupt.
         """
         return {
             column_name(self.service, path): _data_as(value, data_as)
@@ -139,7 +133,7 @@ class Row:
         """Return the row as a line of JSON.
 
         Raises:
-            MessageError: the content is damaged.
+            MessageError: the content is corrupt.
         """
         return json_line(self.service, self.event, self._selection, data_as)
 
@@ -152,7 +146,7 @@ def json_line(
     Without a selection it is nested under ``message``; with one, ``fields`` has its values by path.
 
     Raises:
-        MessageError: the content is damaged.
+        MessageError: the content is corrupt.
     """
     line: dict[str, Any] = {
         "service": service,
@@ -172,7 +166,7 @@ def selections(
 ) -> tuple[dict[str, Selection | None], tuple[str, ...]]:
     """Return the wanted fields of each service, and the services to read.
 
-    A frame id of the message itself is always wanted.
+    A frame id of the message itself is always included.
 
     Raises:
         UsageError: no such service, or a field that none of the services has.
@@ -185,7 +179,7 @@ def selections(
     if not fields:
         return {}, names
     if not names:
-        raise UsageError("--field: expected --service beside it, found none; say of which messages")
+        raise UsageError("--field: expected --service with it, found none; name the services")
     chosen: dict[str, Selection | None] = {}
     for name in names:
         own = [path for path in fields if has_field(name, path)]
@@ -202,15 +196,15 @@ def selections(
 
 
 def dump(request: Request, output: Path | None, kind: str) -> Tally:
-    """Write what was asked for.
+    """Write the requested dump.
 
-    `output` is written next to its place and renamed when complete; None is stdout. `kind` is
+    `output` is written to a temporary file and renamed when complete; None is stdout. `kind` is
     ``jsonl``, ``csv`` or ``npz``, which needs a file.
 
     Raises:
-        LogError: the log cannot be read, or has no message.
-        UsageError: a service or a field that does not exist, npz without a file, too many columns,
-            or nothing in the log is what was asked for.
+        LogError: the log cannot be read, or has no messages.
+        UsageError: a service or field does not exist, npz has no file, there are too many columns,
+            or nothing in the log matches.
     """
     tally = Tally()
     if kind == "npz":
@@ -238,7 +232,7 @@ def dump(request: Request, output: Path | None, kind: str) -> Tally:
 
 
 def _check_not_empty(request: Request, rows: int) -> None:
-    """Refuse a selection that turned out empty."""
+    """Raise an error if nothing was selected."""
     if rows:
         return
     if not request.services and request.from_s is None and request.to_s is None:
@@ -266,7 +260,7 @@ def _chosen(request: Request) -> Iterator[Row]:
 
 
 def _each(request: Request, tally: Tally, take: Callable[[Row], Any]) -> Iterator[Any]:
-    """Yield what is taken of each row; messages whose content is damaged are counted."""
+    """Yield `take(row)` for each row; messages with corrupt content are counted."""
     for row in _chosen(request):
         try:
             taken = take(row)
@@ -278,7 +272,7 @@ def _each(request: Request, tally: Tally, take: Callable[[Row], Any]) -> Iterato
 
 
 def _survey(request: Request) -> Columns:
-    """Return the columns of a log: all names, and how long lists and texts get."""
+    """Return the columns of a log: all names, and the greatest lengths of lists and texts."""
     columns = Columns()
     for service, values in _each(
         request, Tally(), lambda row: (row.service, row.columns(request.data_as))
@@ -320,7 +314,7 @@ def _plain_cell(value: Any) -> Any:
 
 
 def _data_as(value: Value, data_as: DataAs) -> Value:
-    """Return Data as a number of bytes or as base64 text."""
+    """Return binary data as a number of bytes or as base64 text."""
     if isinstance(value, bytes):
         return len(value) if data_as == "length" else base64.b64encode(value).decode("ascii")
     if isinstance(value, list) and value and isinstance(value[0], bytes):
@@ -345,4 +339,4 @@ def _text_output(output: Path | None) -> Iterator[TextIO]:
     with whole_file(output) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
-        text.detach()  # flushes, and leaves the file to the block around
+        text.detach()  # flushes, but leaves closing the file to the outer block

@@ -1,6 +1,6 @@
 """Describes an ONNX model, as `modeld inspect` prints it. Needs the `compile` extra.
 
-Large attributes and initializers are described in short instead of printed.
+Large attributes and initializers are summarized, not printed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 MAX_PROPERTY: Final = 200
 MOST_VALUES: Final = 8
 MOST_TEXT: Final = 100
-_NUMBERS: Final = "biuf"  # kinds of numpy types that have an order
+_NUMBERS: Final = "biuf"  # kinds of numpy types with an order
 
 
 def describe(
     path: Path, bind: Mapping[str, int] | None = None, *, nodes: bool = False
 ) -> tuple[dict[str, Any], list[Section]]:
-    """Return the contents of a model, even of one that cannot be compiled.
+    """Return the contents of a model as facts and tables, even if it cannot be compiled.
 
     `bind` has sizes of symbolic dimensions, as for `import_model`; `nodes` lists every node and
     initializer.
 
     Raises:
-        ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.
+        ModelError: the file is not a valid ONNX model, or lacks a dimension named in `bind`.
     """
     model = load_model(path)
     found = report(model, bind)
@@ -145,7 +145,7 @@ def _tensors(found: ModelReport) -> Iterator[tuple[object, ...]]:
 
 
 def _recognised(known: KnownModel | None) -> Recognised | str | None:
-    """Return the interface of a whole driving model, why it has none, None for any other model."""
+    """Return the interface of a complete driving model, or why it has none; None for others."""
     if known is None or known.facts.role not in (SUPERCOMBO, MONITORING):
         return None
     try:
@@ -219,7 +219,7 @@ def _problems(found: ModelReport) -> Iterator[Section]:
     ]
     if rows:
         rest = (
-            f"; {count_text(found.unchecked, 'node')} after them not looked at"
+            f"; {count_text(found.unchecked, 'node')} after them not checked"
             if found.unchecked
             else ""
         )
@@ -266,7 +266,7 @@ def _sizes(shape: Sequence[int | str]) -> str:
 
 def _external(model: OnnxModel, path: Path) -> list[dict[str, Any]]:
     """Return the files next to the model that hold weights."""
-    # Loading takes the references out of the model, but leaves the field that said so.
+    # Loading replaces external data by values, but keeps the field that marks it.
     if not any(tensor.HasField("data_location") for tensor in model.proto.graph.initializer):
         return []
     files: dict[str, list[int]] = {}
@@ -323,7 +323,7 @@ def _node_row(node: dict[str, Any]) -> tuple[object, ...]:
 
 
 def initializer_facts(model: OnnxModel) -> list[dict[str, Any]]:
-    """Return each initializer for machines; `values` is None for more than a few."""
+    """Return each initializer for machines; `values` is None if there are many."""
     return [
         {
             "name": name,
@@ -375,7 +375,7 @@ def _tensor_text(tensor: onnx.TensorProto) -> str:
     name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
     try:
         array = onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError):  # its data lie in another file
+    except (ValueError, TypeError):  # its data are in another file
         return f"{name}{shape}"
     if array.size > MOST_VALUES or not _is_number(array):
         return f"{name}{shape}"

@@ -1,7 +1,7 @@
 """Describes a schedule: the kernel table of an artifact or of an ONNX model.
 
-An artifact is read as it is. An ONNX model is scheduled first, which needs no device; then lanes
-and loop ranges are known too.
+An artifact is read as stored. An ONNX model is scheduled first, which needs no device and also
+shows lanes and loop ranges.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Scheduled(NamedTuple):
 def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
     """Return the manifest of an artifact, or of an ONNX model after scheduling it.
 
-    `kind` is the answer of `tools.lib.named_file.kind_of`; `bind` has sizes of symbolic dimensions.
+    `kind` comes from `tools.lib.named_file.kind_of`; `bind` has sizes of symbolic dimensions.
 
     Raises:
-        UsageError: a log has no schedule.
-        ArtifactError: the artifact is not sound.
+        UsageError: the file is of another kind, such as a log.
+        ArtifactError: the artifact is not valid.
         SchedulerError: the model cannot be compiled.
     """
     if kind == "artifact":
         return Scheduled(read_artifact(path).manifest.raw, {})
     if kind == "onnx":
-        # These import onnx, which artifacts do without.
+        # These import onnx, which is not needed for artifacts.
         from scheduler.compile import emitted_plain
         from scheduler.context import Stages, context_for
         from scheduler.device.targets import AUTO, target_for
@@ -64,7 +64,7 @@ def describe(
 ) -> tuple[dict[str, Any], list[Section]]:
     """Return the tables for machines (all entries) and for people.
 
-    Without an entry the data has all of them and the tables show the first.
+    If `entry` is None, the data has all entries and the tables show the first.
 
     Raises:
         UsageError: there is no such entry.
@@ -101,16 +101,16 @@ def _totals(tables: Sequence[KernelTable]) -> Section:
     return Section("totals", header, lines)
 
 
-# A launch is some 300 bytes; no entry has more than some thousands.
+# A launch takes about 300 bytes; no entry has more than a few thousand launches.
 MAX_BYTES: Final = 64 << 20
 _ADVICE: Final = "make it with: modeld bench ARTIFACT --profile --json > FILE"
 
 
 def load_times(path: Path, manifest: Mapping[str, Any]) -> dict[str, LaunchTimes]:
-    """Return the times of the measured entry, by its name; its kernels must be the artifact's.
+    """Return the times of the measured entry by its name; its kernels must match the artifact.
 
     Raises:
-        FileKindError: the file cannot be read, holds no times, or those of other kernels.
+        FileKindError: the file cannot be read, has no times, or has those of other kernels.
     """
     found = _read(path)
     entry, rows = found.get("entry"), found.get("per_kernel")

@@ -1,11 +1,11 @@
-"""Differences between a stack's bus and our tables, as `modeld inspect --schema` prints them.
+"""Lists the differences between a stack's bus and ours, as `modeld inspect --schema` prints them.
 
-Fields are compared by their ordinals and enumerants by their numbers, as messages have them; names
-are not on the wire. What either side declares without any field, as we do with structures out of
-use and stacks with those that they keep for forks, is not looked into.
+A stack is openpilot or a fork. Fields are compared by their ordinals and enumerants by their
+numbers, as messages encode them; names are not on the wire. A structure without fields on one side
+is not compared: ours if it is out of use, theirs if it is reserved for forks.
 
-Nothing of a checkout is executed: services.py is parsed, of which literals count alone, and schema
-files are copied, with imports among themselves only, and loaded in a process of its own.
+Nothing in a checkout is executed. services.py is parsed, and only literals are used. Schema files
+are copied, with imports among themselves only, and loaded in a separate process.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ NEW, CHANGED, INCOMPATIBLE, REMOVED, RENAMED = KINDS = (
     "removed",
     "renamed",
 )
-# What our tables lack: the others cost nothing.
+# The kinds that our tables lack; the other kinds do no harm.
 DIFFERENCES: Final = (NEW, CHANGED, INCOMPATIBLE)
 _RETIRED: Final = re.compile(r"(?i)(deprecated|retired)$")
 
-# Where openpilot and sunnypilot keep these files, newest first; opendbc is a repository in theirs.
+# Locations of these files in openpilot and sunnypilot, newest first; opendbc is a separate
+# repository.
 _CEREAL: Final = ("openpilot/cereal", "cereal", ".")
 _MORE: Final = (
     "opendbc_repo/opendbc/car",
@@ -53,7 +54,7 @@ _TABLES: Final = ("_services", "services")
 _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 64
 _TIMEOUT_S: Final = 60
-# Annotations for other languages: no field has them.
+# Annotations for other languages, which no field has.
 _STUB: Final = """@0x{number:016x};
 annotation {names} (file) :Text;
 """
@@ -67,7 +68,7 @@ _TOKEN: Final = re.compile(r'#[^\n]*|"(?:\\.|[^"\\\n])*"|\b(?:import|embed)\b')
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference, of a kind of `KINDS`, with our version and theirs; ours may be empty."""
+    """One difference, of a kind in `KINDS`, with our version and theirs; either may be empty."""
 
     kind: str
     what: str
@@ -79,7 +80,7 @@ def describe(directory: Path) -> tuple[dict[str, Any], list[Section]]:
     """Return the differences of a checkout, for machines and for people.
 
     Raises:
-        FileKindError: it is no checkout, or cannot be read.
+        FileKindError: it is not a checkout, or cannot be read.
     """
     checkout = read_checkout(directory)
     walk = _Walk(layout_of(log.Event.schema), checkout.layout)
@@ -125,7 +126,7 @@ def _service_text(row: StackService) -> str:
 
 
 class _Walk:
-    """Compares both schemas, each pair of structures once; `empty` pairs lack fields on a side."""
+    """Compares two schemas, each pair of structures once; `empty` pairs lack fields on one side."""
 
     def __init__(self, ours: SchemaLayout, theirs: SchemaLayout) -> None:
         self._ours, self._theirs = ours, theirs
@@ -134,7 +135,7 @@ class _Walk:
         self.structures = self.empty = 0
 
     def all(self) -> Iterator[Difference]:
-        """Yield what is not the same."""
+        """Yield all differences."""
         while self._waiting:
             pair = self._waiting.pop(0)
             if pair not in self._seen:
@@ -151,11 +152,11 @@ class _Walk:
         for ordinal in sorted({*mine, *other}, key=int):
             one, two = mine.get(ordinal), other.get(ordinal)
             if one is None or two is None:
-                yield self._alone(name, ordinal, one, two)
+                yield self._one_sided(name, ordinal, one, two)
             else:
                 yield from self._fields(f"{name}.{one['name']}", one, two)
 
-    def _alone(
+    def _one_sided(
         self, name: str, ordinal: str, one: FieldLayout | None, two: FieldLayout | None
     ) -> Difference:
         if two is not None:
@@ -172,19 +173,19 @@ class _Walk:
             for field, layout in ((one, self._ours), (two, self._theirs))
         ]
         places = [(field["offset"], field["member"]) for field in (one, two)]
-        if places[0] != places[1] or not self._fit(one["type"], two["type"]):
+        if places[0] != places[1] or not self._same_on_wire(one["type"], two["type"]):
             yield Difference(INCOMPATIBLE, what, *texts)
             return
         if _bare(one["name"]) != _bare(two["name"]):
             yield Difference(RENAMED, what, one["name"], two["name"])
         yield from self._enums(one["type"], two["type"])
 
-    def _fit(self, one: TypeLayout, two: TypeLayout) -> bool:
+    def _same_on_wire(self, one: TypeLayout, two: TypeLayout) -> bool:
         """Return whether types are the same on the wire; structures are compared later."""
         if one["kind"] != two["kind"]:
             return {one["kind"], two["kind"]} == {"enum", "uint16"}
         if one["kind"] == "list":
-            return self._fit(one["element"], two["element"])
+            return self._same_on_wire(one["element"], two["element"])
         if one["kind"] == "struct":
             self._waiting.append((one["id"], two["id"]))
         return True
@@ -213,22 +214,18 @@ def _type_text(kind: TypeLayout, layout: SchemaLayout) -> str:
 
 
 def _bare(name: str) -> str:
-    """Return a field's name without its groups, and without what says that it is out of use."""
+    """Return a field's name without its groups and without a suffix such as Deprecated."""
     return _RETIRED.sub("", name.rsplit(".", 1)[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class StackService:
-    """A row of a stack's table.
+    """A row of a stack's table of services."""
 
-    Every `decimation`-th message is in the small log, None: none is. `queue_bytes` are those of its
-    ring, None if the stack does not declare them.
-    """
-
-    logged: bool
-    frequency_hz: float
-    decimation: int | None
-    queue_bytes: int | None
+    logged: bool  # whether it is in the log
+    frequency_hz: float  # messages per second
+    decimation: int | None  # every n-th message is in the small log; None if no message is
+    queue_bytes: int | None  # size of its ring; None if the stack does not declare it
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +237,10 @@ class Checkout:
 
 
 def read_checkout(directory: Path) -> Checkout:
-    """Read services.py, log.capnp and what it imports.
+    """Read services.py, log.capnp and its imports.
 
     Raises:
-        FileKindError: they are not there, or are no such files.
+        FileKindError: they are missing or invalid.
     """
     for place in _CEREAL:
         home = directory / place
@@ -292,13 +289,13 @@ def _load(home: Path, places: list[Path]) -> SchemaLayout:
 
 
 def _pieces(path: Path, text: str, imported: list[str]) -> Iterator[str]:
-    """Yield a schema file without comments, which imports files by their names alone."""
+    """Yield a schema file without comments, with imports reduced to file names."""
     end, is_import = 0, False
     for token in _TOKEN.finditer(text):
         yield text[end : token.start()]
         end, found = token.end(), token[0]
         if found == "embed":
-            raise FileKindError(f"{path}: expected a schema by itself, found what embeds a file")
+            raise FileKindError(f"{path}: expected a self-contained schema, found an embedded file")
         if is_import and found.startswith('"'):
             name = found[1:-1].rsplit("/", 1)[-1]
             imported.append(name)
@@ -321,9 +318,10 @@ def _layout(home: Path, path: Path) -> SchemaLayout:
             f"{_TIMEOUT_S} s"
         ) from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        # Of what ends the process: the library ends it on some files.
-        reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", said[-1]).strip()
+        output = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        # Drop the temporary path, and the prefix of an exception with which the library ends the
+        # process.
+        reason = re.sub(rf"\S*{re.escape(path.parent.name)}/|what\(\):", "", output[-1]).strip()
         raise FileKindError(f"{home / 'log.capnp'}: expected a schema, found {reason}")
     return cast("SchemaLayout", json.loads(done.stdout))
 
@@ -334,7 +332,7 @@ _OPERATORS: Final = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-# Of text that is no Python, nested too deeply, or no table of literals.
+# Errors for text that is not Python, is nested too deeply, or has no table of literals.
 _NO_TABLE: Final = (
     *(SyntaxError, RecursionError, MemoryError),
     *(ValueError, TypeError, ArithmeticError, LookupError),
@@ -387,7 +385,7 @@ def _table(module: ast.Module) -> ast.Dict | None:
 
 
 def _constants(module: ast.Module) -> dict[str, _Value]:
-    """Return the numbers that classes of the module give names to: ``QueueSize.BIG``."""
+    """Return the numbers that classes of the module define: ``QueueSize.BIG``."""
     found: dict[str, _Value] = {}
     for holder in module.body:
         for node in holder.body if isinstance(holder, ast.ClassDef) else []:
@@ -416,7 +414,7 @@ def _row(node: ast.expr, names: dict[str, _Value]) -> StackService:
 
 
 def _value(node: ast.expr, names: dict[str, _Value]) -> _Value:
-    """Return a literal, a quotient or product of such, or a number that has a name."""
+    """Return a literal, an expression of literals, or a named number."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str | None):
         return node.value
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

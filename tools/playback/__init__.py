@@ -1,1 +1,1 @@
-"""Drives played: in this process as fast as the device allows, or live on a real bus."""
+"""Playback of drives: in one process as fast as the device allows, or in real time on a bus."""

@@ -1,9 +1,9 @@
-"""Several drives, several models: one log for each pair, kept when it is finished.
+"""Replays several drives through several models and keeps one log for each pair.
 
-In the output directory a pair's log is ``MODEL/DRIVE.rlog.zst``, with its frame table and its
-pictures beside it. The provenance, ``<log>.json``, is written last: it records what the log was
-made from. A log whose provenance agrees with what is asked for is kept; one without was not
-finished. A drive that cannot be read does not keep the others from being done.
+In the output directory a pair's log is ``MODEL/DRIVE.rlog.zst``, with its frame table and pictures
+next to it. The provenance, ``<log>.json``, records the inputs of the log and is written last, so a
+log without provenance is incomplete. A later run keeps a log if its provenance matches the request.
+A drive that cannot be read does not stop the others.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
 from tools.report.report import MAX_PICTURES
 
-# Part of the provenance: it changes whenever the same inputs give another log.
+# Part of the provenance. It changes whenever the same inputs produce another log.
 PROVENANCE_FORMAT = 1
-# What a single drive may fail with while the others go on. A device that fails, a full disk and an
-# interrupt are not among them: they would fail the next drive, too.
+# Errors of a single drive, after which the others continue. A device failure, a full disk and an
+# interrupt are not among them, because they would fail the next drive, too.
 DRIVE_ERRORS = (ToolError, ModeldError, CerealError)
 DriveFailure = ToolError | ModeldError | CerealError
 
@@ -46,23 +46,23 @@ DriveFailure = ToolError | ModeldError | CerealError
 class Planned:
     """A drive that could be opened."""
 
-    text: str  # what opens it
-    info: DriveInfo  # what is known of it
-    name: str
+    text: str  # text that names the drive for `open_drive`
+    info: DriveInfo  # its description
+    name: str  # its file name in the output
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be played."""
+    """The drives to play."""
 
-    # Those that could be opened, in the order asked for.
+    # The drives that could be opened, in the requested order.
     drives: list[Planned] = field(default_factory=list)
-    # One line for each thing that went wrong so far.
+    # The errors so far, one for each drive that could not be opened.
     errors: list[DriveFailure] = field(default_factory=list)
 
 
 def plan_drives(texts: Sequence[str], options: DriveOptions) -> Plan:
-    """Open every drive once, to know its name, its length and what it is made of."""
+    """Open each drive once, to learn its name, length and identity."""
     plan = Plan()
     for text in texts:
         try:
@@ -89,12 +89,12 @@ def plan_drives(texts: Sequence[str], options: DriveOptions) -> Plan:
 
 
 def file_name(name: str) -> str:
-    """Return a name of a drive or a model as the name of a file, without separators."""
+    """Return the name of a drive or model as a file name, without separators."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "_"
 
 
 def model_names(models: Sequence[LoadedModel]) -> list[str]:
-    """Return the name of each model's directory: the artifact's, told apart where it repeats."""
+    """Return each model's directory name: the artifact's name, with a digest if it repeats."""
     stems = [file_name(model.path.stem) for model in models]
     return [
         f"{stem}-{model.artifact.sha256[:8]}" if stems.count(stem) > 1 else stem
@@ -104,23 +104,23 @@ def model_names(models: Sequence[LoadedModel]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What all pairs have in common."""
+    """The settings that all pairs share."""
 
-    directory: Path  # of the output; exists
+    directory: Path  # output directory; exists
     models: Sequence[LoadedModel]
-    drive_options: DriveOptions  # how drives are opened
-    limit: int | None = None  # moments that are played of each drive; None: all
-    fresh: bool = False  # nothing is kept
-    on_moment: OnMoment | None = None  # called after each moment that is played
-    # Called with the number of moments of a pair that is not played.
+    drive_options: DriveOptions  # options for opening drives
+    limit: int | None = None  # number of moments to play of each drive; None for all
+    fresh: bool = False  # whether to ignore finished logs
+    on_moment: OnMoment | None = None  # called after each played moment
+    # Called with each drive whose finished log is kept instead of played.
     on_kept: Callable[[DriveInfo], None] | None = None
 
     def log_of(self, planned: Planned, model_name: str) -> Path:
-        """Return where the log of a pair lies."""
+        """Return the path of a pair's log."""
         return self.directory / model_name / f"{planned.name}.rlog.zst"
 
     def files(self, drives: Sequence[Planned]) -> dict[str, Path]:
-        """Return what is written of all pairs, by what it is called in messages."""
+        """Return the output files of all pairs, by their names in messages."""
         found: dict[str, Path] = {}
         for planned, name in product(drives, model_names(self.models)):
             log, pair = self.log_of(planned, name), f"{planned.name} by {name}"
@@ -130,10 +130,10 @@ class Batch:
         return found
 
     def run(self, planned: Planned, errors: list[DriveFailure]) -> list[DriveResult]:
-        """Play one drive with every model, unless it is finished.
+        """Play one drive with every model, except for pairs that are finished.
 
-        `errors`: appended to. The result is a result for each model, in order, but for those that
-        failed.
+        Errors are appended to `errors`. Returns the results in order of the models, without the
+        failed ones.
         """
         results = []
         for model, name in zip(self.models, model_names(self.models), strict=True):
@@ -144,7 +144,8 @@ class Batch:
         return results
 
     def _run_pair(self, planned: Planned, model: LoadedModel, log: Path) -> DriveResult:
-        asked = Asked(
+        """Return the result of a pair, from its finished log or by playing the drive."""
+        inputs = LogInputs(
             drive=planned.info.identity,
             artifact=model.artifact.sha256,
             monitoring=model.monitoring.artifact.sha256 if model.monitoring else None,
@@ -152,7 +153,7 @@ class Batch:
             limit=self.limit,
             raw_predictions=PlaybackOptions().config.send_raw_predictions,
         )
-        if not self.fresh and is_finished(log, asked):
+        if not self.fresh and is_finished(log, inputs):
             if self.on_kept is not None:
                 self.on_kept(planned.info)
             pictures = load_pictures(pictures_path(log))
@@ -165,15 +166,15 @@ class Batch:
             drive = open_drive(planned.text, self.drive_options)
             stack.callback(drive.close)
             shown = FramePictures(drive.info)
-            options = PlaybackOptions(limit=self.limit, on_moment=self._watched(shown))
+            options = PlaybackOptions(limit=self.limit, on_moment=self._with_pictures(shown))
             outcome = run_drive(drive, model, log, options)
         pictures = shown.choose(MAX_PICTURES)
         save_pictures(pictures_path(log), pictures)
         result = read_result(planned.info, model.paths, log, pictures)
-        write_provenance(asked, planned.info, model.path, outcome)
+        write_provenance(inputs, planned.info, model.path, outcome)
         return result
 
-    def _watched(self, pictures: FramePictures) -> OnMoment:
+    def _with_pictures(self, pictures: FramePictures) -> OnMoment:
         on_moment = self.on_moment
         if on_moment is None:
             return pictures.take
@@ -186,21 +187,21 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Everything that decides the bytes of a log."""
+class LogInputs:
+    """The inputs that determine the bytes of a log."""
 
-    drive: str  # identity of the drive, which holds its options
-    artifact: str  # sha256 of the artifact
+    drive: str  # identity of the drive, which includes its options
+    artifact: str  # sha256 of the driving artifact
     device: str  # name and driver of the device
-    limit: int | None  # moments that are played; None: all
-    raw_predictions: bool  # the raw vectors are in the messages
-    monitoring: str | None = None  # of that of driver monitoring beside it; None: there is none
+    limit: int | None  # number of moments to play; None for all
+    raw_predictions: bool  # whether messages include the raw prediction vectors
+    monitoring: str | None = None  # sha256 of the driver monitoring artifact; None if there is none
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is compared, as plain values."""
-        # A log without monitoring is what it was before there was any.
-        beside = {} if self.monitoring is None else {"monitoring": self.monitoring}
-        return beside | {
+        """Return the values to compare, as plain data."""
+        # Logs without monitoring have no such key, so that older ones still match.
+        monitoring = {} if self.monitoring is None else {"monitoring": self.monitoring}
+        return monitoring | {
             "format": PROVENANCE_FORMAT,
             "version": _version(),
             "drive": self.drive,
@@ -212,35 +213,35 @@ class Asked:
 
 
 def provenance_path(log: Path) -> Path:
-    """Return where the provenance of a log lies."""
+    """Return the path of a log's provenance."""
     return log.with_name(log.name + ".json")
 
 
-def is_finished(log: Path, asked: Asked) -> bool:
-    """Tell whether a log is there in full and was made from what is asked for."""
+def is_finished(log: Path, inputs: LogInputs) -> bool:
+    """Return whether a log is complete and was made from the requested inputs."""
     try:
         found = json.loads(provenance_path(log).read_text(encoding="utf-8"))
         whole = log.stat().st_size == found["log_bytes"]
-        return whole and found["made_from"] == asked.as_json() and frames_path(log).is_file()
+        return whole and found["made_from"] == inputs.as_json() and frames_path(log).is_file()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def remove_outcome(log: Path) -> None:
-    """Remove a log and what lies beside it, the provenance first."""
+    """Remove a log and the files next to it, starting with the provenance."""
     for path in (provenance_path(log), frames_path(log), log):
         path.unlink(missing_ok=True)
 
 
-def write_provenance(asked: Asked, info: DriveInfo, model: Path, outcome: Outcome) -> None:
-    """Say that a log is finished, and what it was made from.
+def write_provenance(inputs: LogInputs, info: DriveInfo, model: Path, outcome: Outcome) -> None:
+    """Write the provenance, which marks a log as finished.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     path = provenance_path(outcome.log)
     content = {
-        "made_from": asked.as_json(),
+        "made_from": inputs.as_json(),
         "log_bytes": outcome.log.stat().st_size,
         "drive": {"name": info.name, "kind": info.kind, "facts": dict(info.facts)},
         "model": model.name,

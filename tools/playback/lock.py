@@ -1,7 +1,7 @@
-"""Allows one writer of an output at a time: a lock file next to it, held by the kernel.
+"""Allows one writer of an output at a time, by a lock file next to it.
 
-The lock is `flock`, which the kernel releases whenever its process ends, so a lock file that was
-left behind locks nothing. It is removed when the work is done.
+The lock is a `flock`. The kernel releases it when the process ends, so a leftover lock file locks
+nothing. The file is removed at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.errors import UsageError
 
 
 def lock_path(output: Path) -> Path:
-    """Return the lock file of an output: in a directory, or beside a file."""
+    """Return the lock file of an output: inside a directory, or next to a file."""
     if os.path.isdir(output):  # noqa: PTH112 - of any name
         return output / ".modeld.lock"
     return output.with_name(f".{output.name[:40]}.lock")
@@ -24,12 +24,12 @@ def lock_path(output: Path) -> Path:
 
 @contextmanager
 def output_lock(output: Path) -> Iterator[None]:
-    """Hold an output; whoever else wants it is refused at once.
+    """Hold the lock of an output. Other processes that request it fail immediately.
 
-    `output`: an existing directory, or a file whose directory exists.
+    `output`: an existing directory, or a file in an existing directory.
 
     Raises:
-        UsageError: another process writes it, or the lock file cannot be made.
+        UsageError: another process holds the lock, or the lock file cannot be created.
     """
     path = lock_path(output)
     descriptor = _acquire(output, path)
@@ -38,13 +38,14 @@ def output_lock(output: Path) -> Iterator[None]:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
-        # Removed while it is held: nobody can have locked this file, only wait to.
+        # Removed while the lock is held: other processes can only be waiting for this file.
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
 
 
 def _acquire(output: Path, path: Path) -> int:
+    """Return the descriptor of the locked file, or raise UsageError."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -59,13 +60,13 @@ def _acquire(output: Path, path: Path) -> int:
             os.close(descriptor)
             by = f"process {holder}" if holder else "another process"
             raise UsageError(
-                f"{output}: expected to be the only one that writes it, found {by} at it; wait "
-                "for that one, or name another output"
+                f"{output}: expected to be its only writer, found {by}; wait for it to finish, or "
+                "name another output"
             ) from error
         except OSError as error:
             os.close(descriptor)
             raise UsageError(f"{output}: cannot be locked ({error.strerror})") from error
-        # The one before may have removed the file after we opened it.
+        # The previous holder may have removed the file after we opened it.
         with suppress(OSError):
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor

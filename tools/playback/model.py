@@ -1,4 +1,7 @@
-"""Artifacts loaded for playing, of driving and of driver monitoring; whether they fit a drive."""
+"""Loads artifacts for playback and checks that they fit a drive.
+
+An artifact is of one of two kinds: a driving model or a driver monitoring model.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ DRIVING, MONITORING = "driving", "monitoring"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What artifacts of one kind take."""
+    """The properties of one kind of artifact."""
 
-    streams: tuple[str, ...]  # cameras that the daemon watches
-    frame_inputs: tuple[str, ...]  # inputs of the program that take their frames
-    missing: str  # what a drive without such a camera is told
-    mistaken: str  # what to do where another kind was asked for
+    streams: tuple[str, ...]  # cameras that the daemon reads
+    frame_inputs: tuple[str, ...]  # inputs of the program that are frames of these cameras
+    missing: str  # error text for a drive without such a camera
+    mistaken: str  # advice if another kind of artifact was expected
 
 
 _KINDS = {
@@ -35,47 +38,47 @@ _KINDS = {
         DAEMON_STREAMS,
         ("road_frame", "wide_frame"),
         "expected frames of a road or a wide camera, found none; the drive cannot be replayed",
-        "driving models are given as --model",
+        "pass driving models with --model",
     ),
     MONITORING: _Kind(
         (DRIVER_STREAM,),
         ("driver_frame",),
         "expected frames of a driver camera (dcamera.hevc of a segment), found none; fetch them, "
         "or leave --monitoring out",
-        "driver monitoring is given to modeld replay as --monitoring",
+        "pass driver monitoring to modeld replay with --monitoring",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """An artifact on a device; close it, or use it as a context."""
+    """An artifact on a device. Close it, or use it as a context manager."""
 
-    path: Path  # as the user named it
+    path: Path  # as given by the user
     artifact: Artifact  # the checked file
-    program: Program  # on the device
-    device: str  # name and driver of the device, which may change the last bits of outputs
-    # Driver monitoring that runs beside a driving model; closed by who loaded it.
+    program: Program  # the program on the device
+    device: str  # name and driver of the device, on which the last bits of outputs depend
+    # Driver monitoring that runs together with a driving model; its loader closes it.
     monitoring: LoadedModel | None = None
 
     @property
     def parts(self) -> tuple[LoadedModel, ...]:
-        """This one, and what runs beside it."""
+        """This model and its driver monitoring, if any."""
         return (self,) if self.monitoring is None else (self, self.monitoring)
 
     @property
     def paths(self) -> dict[str, Path]:
-        """Kind -> path of its artifact."""
+        """The path of each artifact, by kind."""
         return {one.artifact.manifest.kind: one.path for one in self.parts}
 
     @property
     def programs(self) -> Programs:
-        """What a session runs."""
+        """The programs for a session."""
         found = {one.artifact.manifest.kind: one.program for one in self.parts}
         return Programs(found.get(DRIVING), found.get(MONITORING))
 
     def close(self) -> None:
-        """Release the device's memory."""
+        """Release the device memory."""
         self.program.close()
 
     def __enter__(self) -> LoadedModel:
@@ -89,8 +92,8 @@ def load_model(path: Path, device: str | None = None, kind: str = DRIVING) -> Lo
     """Load an artifact of a kind.
 
     Raises:
-        ArtifactMismatchError: it is of another kind.
-        RuntimeFault: it is missing or damaged, or no device can run it.
+        ArtifactMismatchError: the artifact is of another kind.
+        RuntimeFault: the artifact is missing or damaged, or no device can run it.
     """
     artifact = read_artifact_of(path, kind)
     opened = choose_device(device)
@@ -102,13 +105,13 @@ def load_model(path: Path, device: str | None = None, kind: str = DRIVING) -> Lo
 def loaded_models(
     paths: Sequence[Path], monitoring: Path | None, device: str | None = None
 ) -> Iterator[list[LoadedModel]]:
-    """Load driving artifacts with driver monitoring beside each, or driver monitoring alone.
+    """Load driving artifacts, each with driver monitoring if given, or driver monitoring alone.
 
-    `paths`: of driving artifacts; none: monitoring alone is loaded. `monitoring`: a monitoring
-    artifact; None: driving only. `device`: see `choose_device`.
+    `paths`: driving artifacts; if empty, monitoring alone is loaded. `monitoring`: a driver
+    monitoring artifact, or None. `device`: see `choose_device`.
 
     Raises:
-        ArtifactMismatchError, RuntimeFault: as `load_model`.
+        ArtifactMismatchError, RuntimeFault: as for `load_model`.
     """
     with ExitStack() as stack:
         beside = None
@@ -122,12 +125,12 @@ def loaded_models(
 
 
 def check_paths(paths: Sequence[Path], monitoring: Path | None, info: DriveInfo) -> None:
-    """Refuse artifacts that are of another kind or do not fit a drive, before they are loaded.
+    """Reject artifacts that are of the wrong kind or do not fit a drive, before loading them.
 
-    `paths`: of driving artifacts. `monitoring`: a monitoring artifact, if one is to run.
+    `paths`: driving artifacts. `monitoring`: a driver monitoring artifact, or None.
 
     Raises:
-        ArtifactMismatchError, ArtifactError: as `read_artifact_of` and `check_fits`.
+        ArtifactMismatchError, ArtifactError: as for `read_artifact_of` and `check_fits`.
     """
     asked = [(path, DRIVING) for path in paths]
     asked += [] if monitoring is None else [(monitoring, MONITORING)]
@@ -137,16 +140,16 @@ def check_paths(paths: Sequence[Path], monitoring: Path | None, info: DriveInfo)
 
 
 def read_driving_artifact(path: Path) -> Artifact:
-    """Read and check an artifact, and that it is a driving one; raises as `read_artifact_of`."""
+    """Read and check a driving artifact; raise as `read_artifact_of` does."""
     return read_artifact_of(path, DRIVING)
 
 
 def read_artifact_of(path: Path, kind: str) -> Artifact:
-    """Read and check an artifact, and that it is of a kind.
+    """Read and check an artifact of a given kind.
 
     Raises:
-        ArtifactMismatchError: it is another kind of artifact.
-        ArtifactError: it is missing or damaged.
+        ArtifactMismatchError: the artifact is of another kind.
+        ArtifactError: the artifact is missing or damaged.
     """
     artifact = read_artifact(path)
     found = artifact.manifest.kind
@@ -160,7 +163,7 @@ def read_artifact_of(path: Path, kind: str) -> Artifact:
 
 
 def frame_capacity(artifact: Artifact) -> int:
-    """Return how many bytes of a frame an artifact takes."""
+    """Return the largest frame that an artifact accepts, in bytes."""
     inputs = _KINDS[artifact.manifest.kind].frame_inputs
     buffers = artifact.manifest.buffers
     return min(
@@ -172,13 +175,13 @@ def frame_capacity(artifact: Artifact) -> int:
 
 
 def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
-    """Refuse an artifact that the drive's frames are too large for, before anything is decoded.
+    """Reject an artifact that cannot take the drive's frames, before anything is decoded.
 
-    `path`: of the artifact, for messages. `artifact`: the checked file.
+    `path`: path of the artifact, for messages. `artifact`: the checked file.
 
     Raises:
-        ArtifactMismatchError: the drive's frames are too large for it, or the drive has no camera
-            that the daemon watches.
+        ArtifactMismatchError: the frames are too large, or the drive has no camera that the daemon
+            reads.
     """
     kind = _KINDS[artifact.manifest.kind]
     formats = [info.formats[name] for name in kind.streams if name in info.formats]
@@ -189,12 +192,12 @@ def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
 
 
 def check_frame(path: Path, artifact: Artifact, layout: FrameFormat) -> None:
-    """Refuse an artifact that frames are too large for.
+    """Reject an artifact for which frames are too large.
 
-    `path`: of the artifact, for messages. `artifact`: the checked file.
+    `path`: path of the artifact, for messages. `artifact`: the checked file.
 
     Raises:
-        ArtifactMismatchError: they are.
+        ArtifactMismatchError: the frames are too large.
     """
     capacity = frame_capacity(artifact)
     if layout.payload_bytes > capacity:

@@ -1,8 +1,8 @@
-"""The outcome of one drive through the daemon: a table of frames, kept beside the log.
+"""The outcome of playing one drive, with a table of frames that is saved next to the log.
 
-The file is ``<log>.frames.npz``. It has the measured times, because the log is the same in every
-run. Reading takes nothing but arrays of known names and types out of it. Driver monitoring has a
-table of its own in the same file, under names that begin with ``driver.``.
+The file is ``<log>.frames.npz``. It holds the measured times, because the log must be the same in
+every run. Only arrays of known names and types are read from it. Driver monitoring has its own
+table in the same file, with names that begin with ``driver.``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.drives.drive import DriveInfo
 from tools.errors import DriveError, UsageError
 from tools.lib.given_data import write_npz
 
-# Inputs of a driving program whose digests are recorded, where it has them.
+# Inputs of a driving program whose digests are recorded, if it has them.
 INPUT_NAMES = (
     "road_frame",
     "wide_frame",
@@ -37,7 +37,7 @@ INPUT_NAMES = (
     "desire",
     *HOST_INPUTS,
 )
-# The digest of all that a program with strict numerics gave, beside those of its inputs.
+# Name of the digest of all outputs, for programs with strict numerics.
 OUTPUTS = "outputs"
 MONITORING_INPUT_NAMES = ("driver_frame", "driver_geometry", "driver_transform", "calib")
 
@@ -56,40 +56,40 @@ _DTYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """One row for each frame that the daemon took."""
+    """A table with one row for each frame that the daemon processed."""
 
     moment: NDArray[np.int64]  # (n,) int64, index of the drive's moment
-    frame_id: NDArray[np.int64]  # (n,) int64, of the main camera
-    dropped: NDArray[np.int64]  # (n,) int64, frames missing just before it
-    published: NDArray[np.bool_]  # (n,) bool
-    valid: NDArray[np.bool_]  # (n,) bool, what was published was marked valid
-    # (n,) float64, measured time of the model; 0 where it did not run.
+    frame_id: NDArray[np.int64]  # (n,) int64, frame id of the main camera
+    dropped: NDArray[np.int64]  # (n,) int64, number of missing frames just before this one
+    published: NDArray[np.bool_]  # (n,) bool, whether the daemon published outputs
+    valid: NDArray[np.bool_]  # (n,) bool, whether the outputs were marked valid
+    # (n,) float64, measured time of the model in seconds; 0 if it did not run.
     execution_s: NDArray[np.float64]
-    # Name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests were not
-    # asked for. Not part of what a run without them costs. With strict numerics `OUTPUTS`, too: of
-    # all outputs, in the order of their names.
+    # Name of a program input -> (n,) uint32, CRC-32 of its bytes; empty if digests were not
+    # requested. Their cost is not part of `execution_s`. With strict numerics, `OUTPUTS` is the
+    # CRC-32 of all outputs in order of their names.
     input_crc: Mapping[str, NDArray[np.uint32]]
-    # The same of driver monitoring and the driver camera; None: it did not run.
+    # The table of driver monitoring and the driver camera; None if it did not run.
     driver: FrameTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One drive through the daemon."""
+    """The outcome of playing one drive to the daemons."""
 
-    drive: DriveInfo  # what was played
-    artifact_sha256: str  # of the artifact; of driver monitoring where it ran alone
+    drive: DriveInfo  # the drive
+    artifact_sha256: str  # digest of the driving artifact, or of driver monitoring if it ran alone
     device: str  # description of the OpenCL device, as in `Program.stats`
-    log: Path  # the event log: the drive's messages and what the daemon said, in time order
-    frames: FrameTable  # one row a frame
+    log: Path  # the event log: the drive's messages and the daemons' outputs, in time order
+    frames: FrameTable  # one row for each frame
     wall_s: float  # seconds from the first moment to the last message, without loading
-    peak_rss_bytes: int  # of the process, at the end
+    peak_rss_bytes: int  # peak resident memory of the process
 
 
 class FrameRows:
-    """Collects the rows of a frame table: a few numbers each, packed.
+    """Collects the rows of a frame table in packed columns.
 
-    `inputs`: whose digests are kept; empty: none.
+    `inputs`: names of the inputs whose digests are kept; empty for none.
     """
 
     def __init__(self, inputs: Sequence[str] = ()) -> None:
@@ -108,10 +108,10 @@ class FrameRows:
         execution_s: float,
         crc: Mapping[str, int],
     ) -> None:
-        """Append what a daemon did with one frame.
+        """Append the result of a daemon for one frame.
 
-        `moment`: index of the drive's moment. `execution_s`: of the model, without what was
-        measured beside it. `crc`: CRC-32 of each input; used with digests only.
+        `moment`: index of the drive's moment. `execution_s`: time of the model, without the
+        digests. `crc`: CRC-32 of each input; used only with digests.
         """
         columns = self._columns
         columns["moment"].append(moment)
@@ -126,14 +126,14 @@ class FrameRows:
     def _dropped(self, result: StepResult | MonitoringStep) -> int:
         if isinstance(result, StepResult):
             return result.dropped
-        # Monitoring keeps nothing from frame to frame, and counts none.
+        # Monitoring is stateless and does not count dropped frames itself.
         earlier = self._columns["frame_id"][-2:-1]
         return max(0, result.frame_id - earlier[0] - 1) if earlier else 0
 
     def table(self, driver: FrameTable | None = None) -> FrameTable:
         """Return the rows so far as arrays.
 
-        `driver`: of driver monitoring beside them.
+        `driver`: the table of driver monitoring, or None.
         """
         arrays: dict[str, Any] = {
             name: np.array(column, _DTYPES[name]) for name, column in self._columns.items()
@@ -143,7 +143,7 @@ class FrameRows:
 
 
 def frames_path(log: Path) -> Path:
-    """Return where the frame table of a log lies."""
+    """Return the path of a log's frame table."""
     return log.with_name(log.name + SUFFIX)
 
 
@@ -151,7 +151,7 @@ def save_frames(path: Path, table: FrameTable) -> None:
     """Write a frame table; the file appears complete or not at all.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     arrays = _arrays_of(table)
     if table.driver is not None:
@@ -175,10 +175,10 @@ def load_frames(path: Path) -> FrameTable:
     """Read a frame table.
 
     Raises:
-        DriveError: there is none, or it is damaged.
+        DriveError: the file is missing or damaged.
     """
     try:
-        # numpy would leave a damaged file open.
+        # np.load would leave a damaged file open.
         with path.open("rb") as file, zipfile.ZipFile(file) as members:
             arrays = {
                 name.removesuffix(".npy"): _read_array(members, name) for name in members.namelist()
@@ -198,7 +198,7 @@ def load_frames(path: Path) -> FrameTable:
 def _table_of(
     path: Path, arrays: Mapping[str, NDArray[Any]], driver: FrameTable | None = None
 ) -> FrameTable:
-    """Check arrays of a file and return them as a table."""
+    """Check the arrays of a file and return them as a table."""
     rows = arrays["moment"].size if "moment" in arrays else 0
     crc = {name.removeprefix(_CRC): a for name, a in arrays.items() if name.startswith(_CRC)}
     expected: dict[str, type[np.generic]] = {**_DTYPES, **{_CRC + n: np.uint32 for n in crc}}

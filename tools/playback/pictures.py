@@ -1,4 +1,7 @@
-"""A few camera frames of a drive as small JPEG pictures, taken while it is played."""
+"""Keeps a few camera frames of a drive as small JPEG pictures while it is played.
+
+They are saved next to the event log, so that a later report can show them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Pictures = list[tuple[int, bytes]]
 
 
 class FramePictures:
-    """Takes pictures of frames for which something was published; give `take` as `on_moment`."""
+    """Selects pictures of frames with published outputs; pass `take` as `on_moment`."""
 
     def __init__(self, info: DriveInfo) -> None:
         self._stream = next((name for name in DAEMON_STREAMS if name in info.formats), "")
@@ -36,7 +39,7 @@ class FramePictures:
         frame = moment.frames.get(self._stream)
         if frame is None or result is None or not result.published:
             return
-        # The daemon may have waited with an earlier frame, whose picture is gone.
+        # The daemon can process an earlier frame late, whose picture is no longer available.
         if frame.frame_id != result.frame_id:
             return
         position = len(self._frame_ids)
@@ -49,12 +52,12 @@ class FramePictures:
 
 
 def pictures_path(log: Path) -> Path:
-    """Return where the pictures of a log lie."""
+    """Return the path of a log's pictures."""
     return log.with_name(log.name + SUFFIX)
 
 
 def save_pictures(path: Path, pictures: Pictures) -> None:
-    """Write pictures beside a log, for a report that is made later."""
+    """Save pictures next to a log, for a later report."""
     content = io.BytesIO()
     arrays = {str(frame_id): np.frombuffer(jpeg, np.uint8) for frame_id, jpeg in pictures}
     write_npz(content, arrays)
@@ -63,7 +66,7 @@ def save_pictures(path: Path, pictures: Pictures) -> None:
 
 
 def load_pictures(path: Path) -> Pictures:
-    """Return the pictures beside a log; none where they cannot be read: a report does without."""
+    """Return the pictures next to a log, or none if they cannot be read; they are optional."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return [(int(name), arrays[name].tobytes()) for name in arrays.files]
@@ -72,7 +75,7 @@ def load_pictures(path: Path) -> Pictures:
 
 
 def main_camera(info: DriveInfo) -> Camera | None:
-    """Return the intrinsics of the main camera; None where nobody knows the device."""
+    """Return the intrinsics of the main camera, or None if the device is unknown."""
     try:
         device = info.cameras or find_cameras(info.mounting.device_type, info.mounting.sensor)
     except CameraConfigError:

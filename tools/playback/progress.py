@@ -1,4 +1,4 @@
-"""A progress bar over all frames of all drives, on a terminal only. Imports tqdm lazily."""
+"""Shows a progress bar over all frames of all drives, on a terminal only."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tools.drives.drive import DriveInfo, Moment
 
 
 class Progress:
-    """Counts moments; shows them, their rate and the time left where there is a bar."""
+    """Counts moments and, if there is a bar, shows them with their rate and the remaining time."""
 
     def __init__(self, bar: Any | None, limit: int | None) -> None:
         self._bar = bar
         self._limit = limit
 
     def count(self, moment: Moment, result: StepResult | None) -> None:  # noqa: ARG002 - `OnMoment`
-        """Count a moment that was played; give it as `on_moment`."""
+        """Count a played moment; pass this as `on_moment`."""
         self.tick()
 
     def tick(self) -> None:
-        """Count one."""
+        """Count one moment."""
         if self._bar is not None:
             self._bar.update()
 
     def skip(self, info: DriveInfo) -> None:
-        """Take a drive that is not played out of what is left."""
+        """Remove a drive that is not played from the total."""
         moments = moments_of(info, self._limit)
         if self._bar is not None and self._bar.total is not None and moments is not None:
             self._bar.total -= moments
@@ -41,9 +41,9 @@ def progress(
 ) -> Iterator[Progress]:
     """Show a bar while the block runs.
 
-    `drives`: what is to be played. `models`: by how many models each. `limit`: moments that are
-    played of each drive; None: all. `show`: whether a bar is wanted; none is drawn where stderr is
-    no terminal.
+    `drives`: the drives to play. `models`: number of models for each drive. `limit`: number of
+    moments played of each drive; None for all. `show`: whether to show a bar; it is shown only if
+    stderr is a terminal.
     """
     if not (show and sys.stderr.isatty()):
         yield Progress(None, limit)
@@ -58,7 +58,7 @@ def progress(
 
 
 def moments_of(info: DriveInfo, limit: int | None) -> int | None:
-    """Return how many moments of a drive are played, as far as that is known."""
+    """Return the number of played moments of a drive, None if it is unknown."""
     if info.moments is None:
         return limit
     return info.moments if limit is None else min(info.moments, limit)

@@ -1,4 +1,8 @@
-"""The result of a replay in a few numbers, and what is wrong with it."""
+"""Summarizes a finished replay in a few numbers, and checks it for problems.
+
+`read_result` reads the event log and its frame table back. `DriveResult.problem` describes missing,
+invalid or infinite outputs.
+"""
 
 from __future__ import annotations
 
@@ -27,33 +31,34 @@ from tools.playback.pictures import Pictures
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """One drive through one model, finished."""
+    """One drive replayed through one model."""
 
     info: DriveInfo
     models: Mapping[str, Path]  # paths of the artifacts by kind, ``driving`` and ``monitoring``
-    log: Path  # event log
-    drive: DriveLog  # what the log says, with measured times
-    frames: FrameTable
+    log: Path  # the event log
+    drive: DriveLog  # summary of the log, with measured times
+    frames: FrameTable  # the frame table
     pictures: Pictures  # some frames as (frame id, JPEG)
-    kept: bool = False  # it was finished before, and not done again
+    kept: bool = False  # whether an earlier run had finished it
 
     @property
     def model(self) -> Path:
-        """Path of the driving artifact; of driver monitoring where it ran alone."""
+        """The path of the driving artifact, or of driver monitoring if it ran alone."""
         return self.models.get(DRIVING) or self.models[MONITORING]
 
     @property
     def services(self) -> tuple[str, ...]:
-        """What the daemons publish."""
+        """The services that the daemons publish."""
         driving = OUTPUT_SERVICES if DRIVING in self.models else ()
         return driving if self.frames.driver is None else (*driving, MONITORING_SERVICE)
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with what the daemons said, in one line; None: nothing.
+        """A one-line description of what is wrong with the daemons' outputs; None if nothing is.
 
-        A frame that follows a gap has no message, as in the car. Before the calibration has been
-        seen messages are not valid; afterwards all are. Those of driver monitoring always are.
+        A frame after a gap has no message, as in the car. Driving messages are invalid until the
+        calibration is known, and must all be valid afterwards. Driver monitoring messages must
+        always be valid.
         """
         driving = self._driving_problem() if DRIVING in self.models else None
         return driving or self._monitoring_problem()
@@ -88,9 +93,9 @@ class DriveResult:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures for ``--json`` and the summary."""
+        """Return the metrics for ``--json`` and the summary."""
         driver = self.frames.driver
-        # Where driver monitoring ran alone, all figures are its own.
+        # If driver monitoring ran alone, all metrics are its own.
         table = self.frames if DRIVING in self.models or driver is None else driver
         figures = {
             "drive": self.info.name,
@@ -124,7 +129,7 @@ class DriveResult:
 
     @property
     def monitoring_line(self) -> str | None:
-        """The figures of driver monitoring for people; None: it did not run."""
+        """The metrics of driver monitoring as one line of text; None if it did not run."""
         figures = self.as_json().get("monitoring")
         if figures is None:
             return None
@@ -150,10 +155,10 @@ def _spread(times: NDArray[np.float64]) -> dict[str, float] | None:
 def read_result(
     info: DriveInfo, models: Mapping[str, Path], log: Path, pictures: Pictures
 ) -> DriveResult:
-    """Read a finished log and its frame table back.
+    """Read a finished log and its frame table.
 
     Raises:
-        LogError, DriveError: one of them cannot be read.
+        LogError, DriveError: one of the files cannot be read.
     """
     frames = load_frames(frames_path(log))
     shown = {frame_id for frame_id, _ in pictures}

@@ -1,8 +1,9 @@
-"""One drive through the daemons, as fast as the device allows: the deterministic replay.
+"""Plays one drive to the daemons as fast as the device allows: the deterministic replay.
 
-The drive is prefetched by a thread; everything else runs in the caller's thread. Two runs of one
-drive and one artifact on one device give the same log, byte for byte; what was measured is in the
-outcome. Called by ``modeld replay`` and ``modeld regress``.
+A thread prefetches the drive and another one writes the log; everything else runs in the caller's
+thread. Two runs of one drive and artifact on one device produce identical logs, byte for byte.
+Measured times are in the outcome, not in the log. ``modeld replay`` and ``modeld regress`` use
+this.
 """
 
 from __future__ import annotations
@@ -44,26 +45,28 @@ from tools.playback.session import PlaybackSession, Programs
 from tools.playback.threads import prefetch
 
 # --- Writing the log: a thread compresses while the next frame is on the device ---------------
-# An error in the thread is raised at the caller's next call.
+#
+# An error in the thread is raised by the caller's next call.
 
-# Moments that wait to be written; more than a slow disk needs, and a few MiB.
+# The most moments that wait to be written; more than a slow disk needs, in a few MiB.
 DEPTH = 32
 
 
 class LogThread:
-    """Calls `write` for each event, in order, in a thread of its own.
+    """Calls `write` for each event, in order, in its own thread.
 
-    Use it as a context: the block ends when everything is written, and by an exception at once.
+    Use it as a context manager. The block ends when everything is written, or immediately after an
+    exception.
 
-    `write`: takes the bytes of one event.
+    `write`: receives the bytes of one event.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._pending: list[bytes] = []
-        # Queues that Python implements in C: Ctrl-C between the lines of a lock written in Python
-        # would leave it taken, and both threads waiting for ever. `_room` has a token for each
-        # entry that may be appended.
+        # Only queues that Python implements in C are safe here. If Ctrl-C interrupted a lock
+        # written in Python, the lock would stay taken and both threads would wait forever. `_room`
+        # has a token for each entry that can be appended.
         self._queue: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(DEPTH):
@@ -73,14 +76,14 @@ class LogThread:
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
 
     def record(self, data: bytes) -> None:
-        """Take one event; it is handed over by the next `flush`."""
+        """Accept one event; the next `flush` passes it to the thread."""
         self._pending.append(data)
 
     def flush(self) -> None:
-        """Hand over what was recorded; waits where the thread is far behind.
+        """Pass the recorded events to the thread; wait if it is far behind.
 
         Raises:
-            BaseException: what `write` raised of an earlier event.
+            BaseException: the error that `write` raised for an earlier event.
         """
         self._check()
         if self._pending:
@@ -110,7 +113,7 @@ class LogThread:
     def _run(self) -> None:
         while (events := self._queue.get()) is not None:
             self._room.put(None)
-            # After an error the queue is emptied all the same: nobody must wait for a place.
+            # After an error the queue is still emptied, so that nobody waits for room.
             if self._is_abandoned or self._error is not None:
                 continue
             try:
@@ -121,32 +124,32 @@ class LogThread:
                 self._is_abandoned = True
 
 
-# --- Digests of inputs and outputs: if inputs differ too, the fault is ahead of the program ---
+# --- Digests of inputs and outputs: if inputs differ too, the fault is before the program -----
 
 
 class DigestingProgram(WrappedProgram):
-    """Notes digests of each run.
+    """Computes digests of the inputs, and optionally of the outputs, of each run.
 
-    `program`: of either kind. `names`: inputs that it may have; and `OUTPUTS`, where those are to
-    be noted.
+    `program`: a driving or monitoring program. `names`: names of inputs that it may have, and
+    `OUTPUTS` for a digest of the outputs.
     """
 
     def __init__(
         self, program: DrivingProgram | MonitoringProgram, names: tuple[str, ...] = INPUT_NAMES
     ) -> None:
-        # Monitoring asks for no more than its protocol has.
+        # The wrapper uses only what the monitoring protocol has.
         super().__init__(cast("DrivingProgram", program))
         self._names = names
-        # CRC-32 by input of the last run; 0 for inputs that its entry does not take.
+        # CRC-32 of each input of the last run; 0 for inputs that its entry does not have.
         self.crc = dict.fromkeys(names, 0)
-        # Seconds that the digests of the last run took, which are within what the daemon measures
-        # of the model.
+        # Seconds that the last run's digests took. The daemon's measured time of the model includes
+        # them.
         self.digest_s = 0.0
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Note the digests of the inputs, run, note that of the outputs."""
+        """Run the program and compute the digests."""
         start_ns = time.perf_counter_ns()
         seen: dict[int, int] = {}
         for name in self._names:
@@ -154,7 +157,7 @@ class DigestingProgram(WrappedProgram):
             if array is None:
                 self.crc[name] = 0
                 continue
-            # With a single camera both frames are one array.
+            # With a single camera, both frames are the same array.
             place = array.ctypes.data
             if place not in seen:
                 seen[place] = zlib.crc32(array.data)
@@ -171,18 +174,19 @@ class DigestingProgram(WrappedProgram):
         return results
 
 
-# Called after each moment with what the daemon did (None: it took no frame of it). The frames of
-# the moment are the drive's: copy what is kept.
+# Called after each moment with the daemon's result, or None if it processed no frame. The drive
+# reuses the moment's frames, so copy those to keep.
 OnMoment = Callable[[Moment, StepResult | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybackOptions:
-    """How a drive is played."""
+    """Options for playing a drive."""
 
-    limit: int | None = None  # stop after this many moments; None: to the end of the drive
-    digest_inputs: bool = False  # fill `FrameTable.input_crc`; costs some milliseconds a frame
-    # Settings of the daemon; the cameras are the drive's.
+    limit: int | None = None  # number of moments to play; None for the whole drive
+    # whether to fill `FrameTable.input_crc`; costs some milliseconds per frame
+    digest_inputs: bool = False
+    # Settings of the daemon; the cameras are those of the drive.
     config: Config = field(default_factory=lambda: Config(demo=True))
     on_moment: OnMoment | None = None  # called after each moment
 
@@ -193,21 +197,21 @@ def play(
     record: Callable[[bytes], None],
     options: PlaybackOptions,
 ) -> tuple[FrameTable, float]:
-    """Send a drive through the daemons.
+    """Play a drive to the daemons.
 
-    `drive`: an open drive. `programs`: for the drive's cameras (`check_fits`); reset before and
-    after, so that nothing of one drive reaches another. `record`: takes the bytes of every event,
-    recorded and new, in the order of their stamps. `options`: see there. The result is one row for
-    each frame that the daemon took, likewise of monitoring, and the seconds from the first moment
-    to the last message.
+    `drive`: an open drive. `programs`: programs that fit the drive's cameras (`check_fits`). They
+    are reset before and after, so that no state passes from one drive to another. `record`:
+    receives the bytes of every event, recorded and new, in the order of their stamps. Returns a
+    table with one row for each processed frame, and the seconds from the first moment to the last
+    message.
 
     Raises:
-        ToolError: the drive is damaged; what precedes was recorded.
+        ToolError: the drive is damaged; everything before the damage was recorded.
         ModeldError: the program does not fit the drive.
     """
     digests = options.digest_inputs
-    driving = _Noted(programs.driving, INPUT_NAMES if digests else ())
-    monitoring = _Noted(programs.monitoring, MONITORING_INPUT_NAMES if digests else ())
+    driving = _RowCollector(programs.driving, INPUT_NAMES if digests else ())
+    monitoring = _RowCollector(programs.monitoring, MONITORING_INPUT_NAMES if digests else ())
     watched = Programs(
         driving.digesting or programs.driving, monitoring.digesting or programs.monitoring
     )
@@ -233,26 +237,27 @@ def play(
     return driving.rows.table(driver), (time.perf_counter_ns() - start_ns) * 1e-9
 
 
-class _Noted:
-    """A row for each frame that a daemon took.
+class _RowCollector:
+    """Collects a row for each frame that a daemon processed.
 
-    `program`: of the daemon; None: it does not run. `inputs`: whose digests are noted; empty: none.
+    `program`: the daemon's program, or None if it does not run. `inputs`: names of the inputs whose
+    digests are recorded; empty for none.
     """
 
     def __init__(
         self, program: DrivingProgram | MonitoringProgram | None, inputs: tuple[str, ...]
     ) -> None:
-        # What the daemon is to run in place of the program; None: the program itself.
+        # The program that the daemon runs instead; None to run the original.
         self.digesting: DigestingProgram | None = None
         if program is not None and inputs:
-            # What others give differs from device to device in the last bits, and says nothing.
+            # Without strict numerics, outputs differ between devices in the last bits.
             if is_strict(program.metadata):
                 inputs = (*inputs, OUTPUTS)
             self.digesting = DigestingProgram(program, inputs)
-        self.rows = FrameRows(inputs)  # of the frames so far
+        self.rows = FrameRows(inputs)  # rows of the frames so far
 
     def note(self, moment: Moment, result: StepResult | MonitoringStep | None) -> None:
-        """Append what the daemon did with the frame of a moment."""
+        """Append the daemon's result for the frame of a moment."""
         if result is None:
             return
         digesting = self.digesting
@@ -264,17 +269,18 @@ class _Noted:
 def run_drive(
     drive: Drive, model: LoadedModel, log: Path, options: PlaybackOptions | None = None
 ) -> Outcome:
-    """Send a drive through the daemons and keep the log, with its frame table beside it.
+    """Play a drive to the daemons and save the log, with its frame table next to it.
 
-    Both files appear complete or not at all; a drive that cannot be read on leaves none, but for a
-    video whose pictures change their size: of it there is what precedes.
+    Both files appear complete or not at all. If the drive cannot be read to its end, there are no
+    files. The exception is a video whose pictures change their size: the log then has everything
+    before the change.
 
-    `drive`: an open drive. `model`: loaded; of driving, with monitoring beside it or not, or of
-    monitoring alone. `log`: event log to write; the ending decides how it is compressed. The frame
-    table is `frames_path(log)`. `options`: how it is played.
+    `drive`: an open drive. `model`: a driving model, with or without monitoring, or a monitoring
+    model. `log`: path of the event log; its suffix selects the compression. The frame table is
+    `frames_path(log)`. `options`: how to play it.
 
     Raises:
-        PictureSizeError: the pictures change their size; the log has what precedes.
+        PictureSizeError: the pictures change their size; the log ends before the change.
         ToolError: the drive is damaged, or the program does not fit it.
         LogError: the log cannot be written.
         ModeldError: the program does not fit the drive.
@@ -286,7 +292,7 @@ def run_drive(
     try:
         with LogWriter(log) as writer:
             frames, wall_s = _play_into(writer, part, model, options or PlaybackOptions())
-            # Before the log gets its name: a log is never without its frame table.
+            # Saved before the log gets its name, so that a log always has its frame table.
             save_frames(table, frames)
     except LogError:
         table.unlink(missing_ok=True)
@@ -306,7 +312,7 @@ def run_drive(
 def _play_into(
     writer: LogWriter, drive: Drive, model: LoadedModel, options: PlaybackOptions
 ) -> tuple[FrameTable, float]:
-    """Play, with the log written by a thread; the time counts until all is written."""
+    """Play with a thread that writes the log; the time includes writing all of it."""
     with LogThread(writer.write) as log:
 
         def on_moment(moment: Moment, result: StepResult | None) -> None:
@@ -322,5 +328,5 @@ def _play_into(
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory that this process has occupied so far (Linux counts in KiB)."""
+    """Return the peak resident memory of this process so far (Linux counts in KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

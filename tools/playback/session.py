@@ -1,9 +1,10 @@
-"""The daemons' own loops driven moment by moment, on an in-memory bus with an injected clock.
+"""Runs the daemons' own loops moment by moment, on an in-memory bus with a manual clock.
 
-Nothing is patched: ``modeld.daemon.Daemon`` and ``modeld.monitoring.Monitoring`` get a memory
-transport, a manual clock and frame sources that are filled by hand. Called by
-``tools.playback.run_drive``; knows nothing of files. What is visible to a frame, and how outputs
-are stamped: ADR 0013.
+A moment is one frame of the main camera with the messages since the previous one.
+Nothing is patched: ``modeld.daemon.Daemon`` and ``modeld.monitoring.Monitoring`` receive a memory
+transport, a manual clock and frame sources that are filled here. This module does not access files;
+``tools.playback.run_drive`` uses it. ADR 0013 explains which messages precede a frame and how
+outputs are stamped.
 """
 
 from __future__ import annotations
@@ -31,36 +32,35 @@ from modeld.startup import DRIVER_STREAM, ROAD_STREAM, WIDE_STREAM
 from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, CarParameters, read_car_parameters
 from tools.drives.drive import DriveInfo, Message, Moment
 
-# Outputs are stamped this long after what they were made from, so that the log does not depend on
-# the machine. Less than the interval of any camera: they precede the next frame's state.
+# Outputs are stamped this long after their newest input, so that the log does not depend on the
+# machine's speed. It is less than any camera's frame interval, so outputs precede the next frame.
 PROCESSING_NS = 10_000_000
-# The cameras that the daemon watches; the first one that a drive has is the main camera.
+# The cameras that the daemon reads. The first of these that a drive has is the main camera.
 DAEMON_STREAMS = (ROAD_STREAM, WIDE_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What a drive is played to; state at reset."""
+    """The programs that process a drive, in their reset state."""
 
-    driving: DrivingProgram | None = None  # of a driving artifact; None: no driving model runs
-    monitoring: MonitoringProgram | None = None  # of a driver monitoring artifact; None: none runs
+    driving: DrivingProgram | None = None  # program of a driving artifact, or None
+    monitoring: MonitoringProgram | None = None  # program of a driver monitoring artifact, or None
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """The services that they make; recorded ones are left out."""
+        """The services that the programs publish; recorded messages of these are left out."""
         driving = () if self.driving is None else PUBLICATIONS
         return driving if self.monitoring is None else (*driving, PUBLICATION)
 
 
 class PlaybackSource(MemoryFrameSource):
-    """Frames of one camera as the daemon would find them in its ring, without a process beside it.
+    """The frames of one camera as the daemon would find them in its ring, in the same process.
 
-    Frames are used where the drive decoded them. One that is still needed when the moment is over
-    (the daemon waits for the other camera) is copied by `keep`, because the drive fills its
-    buffers again.
+    Frames are used in the drive's own buffers, which the drive refills after a moment. If a frame
+    is still needed then, because the daemon waits for the other camera, `keep` copies it.
 
-    `conflate`: only the newest frame is delivered, as to the main camera's reader; else they come
-    in order, as many as a ring holds.
+    `conflate`: if true, only the newest frame is delivered, as for the main camera. Otherwise
+    frames are delivered in order, as many as a ring holds.
     """
 
     def __init__(self, layout: FrameFormat, *, conflate: bool) -> None:
@@ -73,20 +73,21 @@ class PlaybackSource(MemoryFrameSource):
         """Append a frame; its data are used in place.
 
         Raises:
-            FrameError: it has another layout.
+            FrameError: the frame has another layout.
         """
-        # Its own record: what keeps it replaces the data, and the drive's record is the drive's.
+        # Pushes a copy of the record, because `keep` replaces its data and the record is the
+        # drive's.
         super().push(replace(frame))
 
     def receive(self, timeout_ms: int) -> Frame | None:
-        """Return the next frame, or None at once: nobody pushes while we wait."""
+        """Return the next frame or None, without waiting, because nobody pushes meanwhile."""
         frame = super().receive(timeout_ms)
         if frame is not None:
             self._last = frame
         return frame
 
     def keep(self) -> None:
-        """Copy what may be used in a later moment: frames not received, and the last received."""
+        """Copy the frames that a later moment can use: unreceived ones and the last received."""
         frames = [*self._frames, *([self._last] if self._last is not None else [])]
         for frame in frames:
             if id(frame) not in self._own:
@@ -94,17 +95,17 @@ class PlaybackSource(MemoryFrameSource):
         self._own = {id(frame) for frame in frames}
 
     def forget(self) -> None:
-        """Let go of the frame received last; the daemon is done with it."""
+        """Drop the last received frame, because the daemon is done with it."""
         self._last = None
         self._own &= {id(frame) for frame in self._frames}
 
 
 class PlaybackSession:
-    """One drive through the daemons.
+    """Plays one drive to the daemons.
 
-    `config`: settings of both; the cameras are taken from the drive. `programs`: which daemons
-    there are. `record`: takes the bytes of every event, recorded and new, in the order of their
-    stamps.
+    `config`: settings of both daemons; the cameras are those of the drive. `programs`: determines
+    which daemons run. `record`: receives the bytes of every event, recorded and new, in the order
+    of their stamps.
     """
 
     def __init__(
@@ -115,11 +116,11 @@ class PlaybackSession:
         record: Callable[[bytes], None],
     ) -> None:
         transport, self._clock = MemoryTransport(), ManualClock()
-        # Recorded services may be thinned out, or not be there at all.
+        # Recorded services can be thinned out or missing.
         config = replace(config, cameras=info.cameras, simulation=True)
         self.daemon: Daemon | None = None  # None without a driving program
         self.monitoring: Monitoring | None = None  # None without a monitoring program
-        # What monitoring did in the last step; None: it took no frame.
+        # Result of monitoring in the last step; None if it processed no frame.
         self.monitored: MonitoringStep | None = None
         self._programs = programs
         self._sources = _make_sources(info.formats, programs)
@@ -132,7 +133,7 @@ class PlaybackSession:
             self.monitoring = Monitoring(
                 config, programs.monitoring, transport, self._clock, camera
             )
-        # By Event member: recordings of other generations carry another one on the same service.
+        # By Event member, because older recordings can have another member on the same service.
         self._publishers: dict[str, Publisher] = {
             member: publisher
             for name in SUBSCRIPTIONS
@@ -152,15 +153,15 @@ class PlaybackSession:
             try_monitoring(self._programs.monitoring)
 
     def reset(self) -> None:
-        """Leave the driving program as if nothing had been."""
+        """Reset the driving program to its initial state."""
         if self.daemon is not None:
             self.daemon.model.reset()
 
     def step(self, moment: Moment) -> StepResult | None:
-        """Hand one moment to the daemons and record what came of it.
+        """Pass one moment to the daemons and record their outputs.
 
-        `moment`: the next one; its frames may be used again after the call. The result is what the
-        daemon did; None when it did not take a frame. `monitored` has the same of driver
+        `moment`: the next moment; its frames can be reused after the call. Returns the daemon's
+        result, or None if it did not process a frame. `monitored` is the result of driver
         monitoring.
         """
         self.monitored = None
@@ -192,17 +193,17 @@ class PlaybackSession:
 
     @property
     def answers(self) -> tuple[bytes, ...]:
-        """What the daemons said of the frames of the last step; `record` has it later."""
+        """The daemons' outputs for the last step, which `record` receives later."""
         return tuple(self._unwritten)
 
     def finish(self) -> None:
-        """Record what the last frame gave; call it after the last moment."""
+        """Record the outputs for the last frame; call it after the last moment."""
         for data in self._unwritten:
             self._record(data)
         self._unwritten.clear()
 
     def close(self) -> None:
-        """Give up the bus; the programs stay the caller's."""
+        """Close the bus. The programs remain the caller's."""
         for loop in (self.daemon, self.monitoring):
             if loop is not None:
                 loop.close()
@@ -210,7 +211,7 @@ class PlaybackSession:
             publisher.close()
 
     def _take(self, message: Message) -> None:
-        """Hand a message to the bus, and to the log as recorded, unless a daemon says it itself."""
+        """Pass a message to the bus and the log, unless a daemon publishes its service itself."""
         if message.service in self._outputs:
             return
         publisher = self._publishers.get(message.service)
@@ -221,18 +222,18 @@ class PlaybackSession:
         self._record(message.data)
 
     def _set_clock(self, moment: Moment, frames: list[Frame]) -> None:
-        """Outputs are later than all that they were made from, whatever the drive's stamps."""
+        """Set the clock so that outputs are later than their inputs in any drive."""
         newest_ns = max(frame.timestamp_eof_ns for frame in frames)
         if moment.messages:
             newest_ns = max(newest_ns, moment.messages[-1].mono_time_ns)
-        # What an earlier frame gave precedes what this one gives.
+        # The previous frame's outputs precede those of this one.
         self.finish()
         self._stamp_ns = newest_ns + PROCESSING_NS
         self._clock.set_ns(self._stamp_ns)
 
 
 def car_of(info: DriveInfo) -> CarParameters:
-    """Return the drive's car, or a common one where it does not say."""
+    """Return the drive's car, or a default one if it is unknown."""
     if info.car_params is None:
         return DEMO_CAR
     return read_car_parameters(read_event(info.car_params).carParams)
@@ -241,7 +242,7 @@ def car_of(info: DriveInfo) -> CarParameters:
 def _make_sources(
     formats: Mapping[str, FrameFormat], programs: Programs
 ) -> dict[str, PlaybackSource]:
-    """Make the sources of the cameras that the daemons watch; the first of each is the main one."""
+    """Make the sources of the cameras that the daemons read; each one's first is the main one."""
     watched = (
         (programs.driving, DAEMON_STREAMS),
         (programs.monitoring, (DRIVER_STREAM,)),

@@ -1,7 +1,7 @@
-"""One page about several drives and models: the models side by side, drive after drive.
+"""Writes one page about several drives and models, with the models side by side for each drive.
 
-No script, no external resource, like ``tools.report.report``; written drive by drive, so that
-memory does not grow with the set.
+The page has no script and no external resource, like ``tools.report.report``. It is written drive
+by drive, so that memory use does not grow with the number of drives.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tools.report.report_page import (
 
 Values = NDArray[np.float64]
 
-# One colour for each model, told apart also where colours are not: those of Okabe and Ito (2008).
+# One color per model, distinguishable by color-blind readers, from Okabe and Ito (2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-# Enough to see the shape of the distribution, and few enough to fill with a minute of frames.
+# Enough bins to show the shape of the distribution, and few enough for a minute of frames.
 BINS = 60
-# More make the page long; each is shown once for every model.
+# Pictures per drive. Each is shown once for every model, so more would make the page long.
 PICTURES = 2
-# Of each pair of models; `modeld compare` shows all, with plots.
+# Findings shown for each pair of models; `modeld compare` shows all of them, with plots.
 FINDINGS = 8
 _EXTRA_STYLE = """
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
@@ -57,12 +57,12 @@ def write_set_report(
 ) -> None:
     """Write the page; the file appears complete or not at all.
 
-    `title`: heading. `drives`: results of each drive, a result for each model; taken one drive at a
-    time, so that they may be made while the page is written. `errors`: one line for each drive that
-    is missing; read after the last drive.
+    `title`: heading of the page. `drives`: for each drive, a result for each model. Drives are
+    read one at a time, so they can be played while the page is written. `errors`: one line for
+    each missing drive; read after the last drive.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     write_page(path, _parts(title, drives, errors))
 
@@ -144,7 +144,7 @@ def _over_time(
 
 
 def _histogram(results: Sequence[DriveResult]) -> str:
-    """Draw how many frames took how long; the slowest 1 % lie in the last bin."""
+    """Draw the distribution of execution times; the slowest 1 % are in the last bin."""
     title = "Execution time"
     times = [result.drive.execution_ms for result in results]
     finite = [one[np.isfinite(one)] for one in times]
@@ -157,7 +157,7 @@ def _histogram(results: Sequence[DriveResult]) -> str:
     highest = max(float(one.max()) for one in counts)
     chart = Chart(362, 210, (0.0, top), (0.0, max(highest, 1.0)), "ms", "frames", title)
     for index, heights in enumerate(counts):
-        # Steps: each bin from its left to its right edge.
+        # Draw each bin as a step from its left to its right edge.
         chart.line(
             np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), f"model-{index % len(COLOURS)}"
         )
@@ -165,7 +165,7 @@ def _histogram(results: Sequence[DriveResult]) -> str:
 
 
 def _differences(results: Sequence[DriveResult]) -> str:
-    """Compare the log of each further model with that of the first one."""
+    """Compare each further model's log with the first one's."""
     first, *others = results
     parts = []
     for other in others:
@@ -185,13 +185,13 @@ def _differences(results: Sequence[DriveResult]) -> str:
 
 
 def _panels(results: Sequence[DriveResult]) -> str:
-    """Show the same frames with the answer of each model."""
+    """Show the same frames with the output of each model."""
     camera = main_camera(results[0].info)
     if camera is None:
         return ""
     panels = []
     drawn = panel if len(results) == 1 else road_figure
-    # The model has seen too little before.
+    # Earlier frames have too little history for the model.
     pictures = [one for one in results[0].pictures if one[0] >= WARM_UP_FRAMES]
     pictures = pictures or list(results[0].pictures)
     for position in _spread(len(pictures)):

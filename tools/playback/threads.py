@@ -1,8 +1,9 @@
-"""Threads of the player: one prefetches the moments of a drive, and each has its priority.
+"""Prefetches the moments of a drive in a thread, and sets the priorities of playback threads.
 
-Decoding overlaps inference and yields to everybody; the daemon and the thread that hands frames
-over yield to nobody. Linux counts priorities by thread, and threads inherit them: a decoder's own
-threads are those of the thread that opened it.
+A moment is one frame of the main camera with the messages since the previous one.
+Decoding overlaps inference and has a low priority. The daemon and the thread that publishes frames
+have a high one. On Linux each thread has its own priority, which the threads it creates inherit: a
+decoder's threads have that of the thread that opened it.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from typing import Final
 
 from tools.drives.drive import KEPT_MOMENTS, Drive, DriveInfo, Moment
 
-# Held at once: those in the queue, one that waits for a place in it, one in use, and the drive
-# writes to the buffers of the next one. Together they stay below what a drive keeps.
+# The most queued moments. In addition, one waits for room in the queue, one is in use, and the
+# drive fills the buffers of the next one. Together they must not exceed the moments that a drive
+# keeps.
 DEPTH: Final = 4
 assert DEPTH + 3 <= KEPT_MOMENTS
-# setpriority(2): -20 first to 19 last. Nobody waits for the decoder as long as moments are queued;
-# the lowest priority of all would let it starve beside a busy machine.
+# For setpriority(2), from -20 (first) to 19 (last). Playback does not wait for the decoder while
+# moments are queued, but at the lowest priority the decoder would starve on a busy machine.
 DECODER_NICE: Final = 10
-# Only with a privilege (CAP_SYS_NICE, or a limit that allows it); without it stays as it is.
+# Needs CAP_SYS_NICE or a limit that allows it; otherwise the priority stays unchanged.
 PLAYER_NICE: Final = -10
-# Python's default lets a thread that computes keep others waiting for 5 ms.
+# By default, a computing Python thread can make others wait for 5 ms.
 SWITCH_INTERVAL_S: Final = 0.5e-3
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Stands behind the last moment; `error` is what the drive raised instead of another one."""
+    """Marks the end of the moments; `error` is the drive's error if it ended early."""
 
     error: BaseException | None
 
@@ -42,20 +44,20 @@ class _End:
 class _Queue:
     """A bounded queue of moments that either end can close.
 
-    Made of queues that Python implements in C: Ctrl-C between the lines of a lock written in Python
-    would leave it taken, and the other thread waiting for ever.
+    It consists of queues that Python implements in C. If Ctrl-C interrupted a lock written in
+    Python, the lock would stay taken and the other thread would wait forever.
     """
 
     def __init__(self, depth: int) -> None:
         self._moments: SimpleQueue[Moment | _End] = SimpleQueue()
-        # One token for each moment that may be appended.
+        # One token for each moment that can be appended.
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self._room.put(None)
         self._is_stopped = False
 
     def put(self, moment: Moment) -> bool:
-        """Append when there is room; False when nobody reads any more."""
+        """Append a moment when there is room; return False if the reader has stopped."""
         self._room.get()
         if self._is_stopped:
             return False
@@ -63,11 +65,11 @@ class _Queue:
         return True
 
     def finish(self, error: BaseException | None) -> None:
-        """Say that no more moments come, and why if it is not the end of the drive."""
+        """Mark the end of the moments, with the error that ended them early, if any."""
         self._moments.put(_End(error))
 
     def stop(self) -> None:
-        """Say that nobody reads any more."""
+        """Mark that the reader has stopped."""
         self._is_stopped = True
         self._room.put(None)
 
@@ -75,7 +77,7 @@ class _Queue:
         """Return the next moment, None at the end.
 
         Raises:
-            BaseException: what the drive raised, once, after the moments that precede it.
+            BaseException: the drive's error, once, after the moments that precede it.
         """
         moment = self._moments.get()
         if not isinstance(moment, _End):
@@ -89,20 +91,20 @@ class _Queue:
 
 @contextmanager
 def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
-    """Read a drive in a thread; at most `depth` moments wait to be taken.
+    """Read a drive in a thread, at most `depth` moments ahead.
 
-    ``with prefetch(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is
-    raised where its moment would have come. When the block ends, the thread has ended.
+    ``with prefetch(drive) as moments:`` iterates like ``drive.moments()``, including the errors of
+    the drive. The thread ends with the block.
 
-    `drive`: an open drive; nobody else uses it within the block. `first`: number of the first
+    `drive`: an open drive, not used by others within the block. `first`: number of the first
     moment. `depth`: 1 to ``DEPTH``.
 
     Raises:
-        ToolError: within the block, from the iterator: what the drive raised.
+        ToolError: raised by the iterator, within the block, if the drive raised it.
     """
     assert 1 <= depth <= DEPTH
     queue = _Queue(depth)
-    # A daemon, so that an interrupt between its start and the block below keeps no process alive.
+    # A daemon thread does not keep the process alive if an interrupt occurs before the `try` below.
     thread = threading.Thread(
         target=_read, args=(drive, first, queue), name="drive-prefetch", daemon=True
     )
@@ -115,6 +117,7 @@ def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[It
 
 
 def _read(drive: Drive, first: int, queue: _Queue) -> None:
+    """Put the moments of a drive into a queue; runs in the prefetching thread."""
     moments = drive.moments(first)
     error: BaseException | None = None
     try:
@@ -124,7 +127,7 @@ def _read(drive: Drive, first: int, queue: _Queue) -> None:
     except BaseException as raised:  # noqa: BLE001 - raised again in the thread that plays
         error = raised
     finally:
-        # A generator left to the collector would close its files in some other thread, later.
+        # Left to the garbage collector, a generator would close its files later, in another thread.
         close = getattr(moments, "close", None)
         if close is not None:
             close()
@@ -132,9 +135,9 @@ def _read(drive: Drive, first: int, queue: _Queue) -> None:
 
 
 class YieldingDrive:
-    """A drive whose moments are decoded at low priority: that of whichever thread iterates.
+    """A drive that lowers the priority of the thread that iterates over its moments.
 
-    `drive`: stays the caller's.
+    `drive`: the underlying drive, which the caller closes.
     """
 
     def __init__(self, drive: Drive) -> None:
@@ -142,41 +145,41 @@ class YieldingDrive:
 
     @property
     def info(self) -> DriveInfo:
-        """What is known of it."""
+        """The description of the drive."""
         return self._drive.info
 
     def moments(self, first: int = 0) -> Iterator[Moment]:
-        """Yield the moments from number `first` on; lowers the calling thread's priority."""
+        """Lower the calling thread's priority; yield the moments from number `first` on."""
         yield_to_others()
         yield from self._drive.moments(first)
 
     def close(self) -> None:
-        """Do nothing: the drive is the caller's."""
+        """Do nothing, because the drive belongs to the caller."""
 
 
 def read_yielding(drive: Drive) -> Callable[[int], AbstractContextManager[Iterator[Moment]]]:
-    """Return what opens the drive's moments from a number on, prefetched at low priority."""
+    """Return a function that prefetches the moments from a number on, at low priority."""
     yielding = YieldingDrive(drive)
     return lambda first: prefetch(yielding, first)
 
 
 def yield_to_others() -> None:
-    """Lower the calling thread's priority for good."""
+    """Lower the calling thread's priority permanently."""
     _set_nice(DECODER_NICE)
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
-            # 0 is the calling thread. Batch: does not preempt others when it wakes up.
+            # 0 is the calling thread. A batch thread does not preempt others when it wakes up.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def hurry() -> None:
-    """Raise the calling thread's priority where that is allowed."""
+    """Raise the calling thread's priority if that is allowed."""
     _set_nice(PLAYER_NICE)
 
 
 @contextmanager
 def punctual() -> Iterator[None]:
-    """Within, the calling thread runs before others where that is allowed."""
+    """Raise the calling thread's priority within the block if that is allowed."""
     interval_s = sys.getswitchinterval()
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The simulator: roads and cars, drives rendered of them, driving among them, and training on it.
+"""The simulator: a world of roads and cars, rendered drives, closed-loop driving, and training.
 
-Only commands import it, so an installation may leave the folder out (docs/deploy.md).
+Only commands import this package, so an installation may omit the folder (docs/deploy.md).
 """

@@ -73,7 +73,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def installed() -> list[str]:
-    """Return the names of the peers that can be imported."""
+    """Return the names of the installed peers."""
     return [name for name in PEERS if importlib.util.find_spec(name) is not None]
 
 

@@ -351,7 +351,7 @@ def _row(
 ) -> RooflineRow:
     others = time.bytes_moved - weights
     level, below = ceilings.level_of(others), ceilings.level_of(all_weights)
-    # GB/s are bytes per ns and GFLOP/s operations per ns.
+    # GB/s is bytes per ns, and GFLOP/s is operations per ns.
     others_ns, weights_ns = others / level.gbytes_per_s, weights / below.gbytes_per_s
     compute_ns = time.flops / ceilings.gflops
     bound = "compute"

@@ -252,7 +252,7 @@ class Stepper:
             self._copy(self._program._memory.buffer(index), np.asarray(value, order="C"), spec.name)
 
     def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
-        """Run an entry and yield the number of each launch when it is done.
+        """Run an entry and yield the index of each launch once it has finished.
 
         `inputs` are those of `Program.run`.
 

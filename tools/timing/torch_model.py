@@ -72,7 +72,7 @@ class TorchModel:
         ]
 
     def __call__(self, inputs: Values) -> dict[str, Any]:
-        """Return the outputs by name; all tensors are on the model's device."""
+        """Run the model and return the outputs by name. All tensors are on the model's device."""
         values = {**self._held, **inputs}
         for node, attributes in zip(self._nodes, self._attributes, strict=True):
             if node.op_type == "Constant":

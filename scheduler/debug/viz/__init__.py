@@ -1,4 +1,4 @@
-"""One self-contained HTML page on a compilation: passes, kernels, memory, source."""
+"""A self-contained HTML page about one compilation: passes, kernels, memory and sources."""
 
 from scheduler.debug.viz.drawings import LaunchTimes
 from scheduler.debug.viz.page import PageTable, page, write_page

@@ -1,9 +1,9 @@
-"""The drawings of the page, as SVG: the kernel graph, and the memory timeline.
+"""Draws the SVG images of the VIZ page: the kernel graph and the memory timeline.
 
-The graph has boxes in rows by depth, edges between them, inputs above and outputs below. A kernel's
-row lies below those of all it waits for. Edges that pass rows by run down a lane at the left, so
-that no edge crosses a box. The timeline has arena offsets over launches, and a rectangle for each
-intermediate.
+The graph has a box for each kernel, input and output. Boxes are in rows by depth: a kernel is below
+all kernels it depends on, and outputs are at the bottom. Edges that skip rows run through lanes at
+the left, so that no edge crosses a box. The timeline shows launches from left to right, arena
+offsets from bottom to top, and a rectangle for each intermediate.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from scheduler.kernelize.memory_plan import aligned
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
-    """How long each launch of an entry takes."""
+    """The measured time of each launch of an entry."""
 
-    milliseconds: tuple[float, ...]  # by number of the launch
-    where: str  # what they were measured on, plain text
+    milliseconds: tuple[float, ...]  # by launch number
+    where: str  # the device they were measured on, as plain text
 
     @property
     def total(self) -> float:
-        """The sum over all launches, in milliseconds."""
+        """The total time of all launches, in milliseconds."""
         return sum(self.milliseconds)
 
     def share(self, launch: int) -> float:
-        """Return the part that a launch has of the sum, 0..1."""
+        """Return a launch's share of the total time, from 0 to 1."""
         return self.milliseconds[launch] / self.total if self.total > 0 else 0.0
 
     def text(self, launch: int) -> str:
-        """Return the time of a launch for people."""
+        """Return the time of a launch as text."""
         return time_text(self.milliseconds[launch])
 
 
 def time_text(milliseconds: float) -> str:
-    """Return a time in ms, or in us where it is below a tenth of that."""
+    """Return a time as text, in us if it is below 0.1 ms."""
     return f"{milliseconds:.2f} ms" if milliseconds >= 0.1 else f"{1e3 * milliseconds:.1f} us"
 
 
 # --- The kernel graph -------------------------------------------------------------------------
 
-# Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
+# Sizes in pixels. PER_ROW boxes fit next to the details pane on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
 BOX_TEXT = 48  # characters
 GAP_X, GAP_Y = 14, 24
@@ -57,17 +57,17 @@ KINDS = ("contract", "reduce", "map")
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows of box numbers, and where each box is: (row, column)."""
+    """The layout of the boxes: numbers by row, and each box's (row, column)."""
 
     rows: list[list[int]]
     at: dict[int, tuple[int, int]]
 
 
 def place_kernels(count: int, edges: Sequence[tuple[int, int]], per_row: int = PER_ROW) -> Placed:
-    """Give each kernel a row below all that it waits for.
+    """Place each kernel in a row below all kernels it depends on.
 
-    Edges are (earlier, later) of launches in running order; a level wider than `per_row` takes
-    several rows.
+    `edges` are pairs (earlier, later) of launches in running order. A level with more than
+    `per_row` boxes takes several rows.
     """
     depth = [0] * count
     for a, b in sorted(edges, key=lambda e: e[1]):
@@ -85,9 +85,9 @@ def place_kernels(count: int, edges: Sequence[tuple[int, int]], per_row: int = P
 
 
 def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each span of rows (first, last) the lowest lane that is free all along it."""
+    """Return the lowest lane that is free along each span of rows (first, last)."""
     lanes: list[int] = [-1] * len(spans)
-    end: list[int] = []  # per lane, the last row taken
+    end: list[int] = []  # last occupied row of each lane
     for i in sorted(range(len(spans)), key=lambda i: (spans[i][0], -spans[i][1], i)):
         first, last = spans[i]
         lane = next((n for n, e in enumerate(end) if e < first), len(end))
@@ -100,7 +100,7 @@ def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """From one box to a later one; its text, and whether it only orders the two."""
+    """An edge from box `a` to a later box `b`; `is_order` if no value is passed."""
 
     a: int
     b: int
@@ -109,7 +109,7 @@ class _Edge:
 
 
 def _edges(table: KernelTable) -> list[_Edge]:
-    """Return the edges between boxes: inputs have the first numbers, outputs the last ones."""
+    """Return the edges between boxes, numbered by inputs, then launches, then outputs."""
     first, last = len(table.inputs), len(table.inputs) + len(table.launches)
     edges = [
         _Edge(first + a, first + b, *_between(table, a, b, value))
@@ -131,7 +131,7 @@ def _between(table: KernelTable, a: int, b: int, value: int | None) -> tuple[str
 
 
 def _place(table: KernelTable, edges: Sequence[_Edge]) -> Placed:
-    """Place inputs and kernels by depth, outputs below all of them."""
+    """Place inputs and kernels by depth, and outputs below all of them."""
     count = len(table.inputs) + len(table.launches)
     placed = place_kernels(count, [(e.a, e.b) for e in edges if e.b < count])
     outputs = range(count, count + len(table.outputs))
@@ -143,12 +143,12 @@ def _place(table: KernelTable, edges: Sequence[_Edge]) -> Placed:
 def kernel_graph(table: KernelTable, prefix: str, times: LaunchTimes | None = None) -> str:
     """Return the SVG of an entry's kernels, inputs and outputs.
 
-    Element ids begin with the prefix; kernel n is "<prefix>-n". Bars are of time where that was
-    measured, else of work.
+    Element ids begin with `prefix`: kernel n is "<prefix>-n". Bars show the measured time, or work
+    if there are no times.
     """
     edges = _edges(table)
     placed = _place(table, edges)
-    far: dict[int, int] = {}  # box -> last row that an edge from it reaches down a lane
+    far: dict[int, int] = {}  # box -> the lowest row that it has a lane edge to
     for a, b in ((edge.a, edge.b) for edge in edges):
         row = placed.at[b][0]
         if row > placed.at[a][0] + 1:
@@ -175,20 +175,22 @@ def kernel_graph(table: KernelTable, prefix: str, times: LaunchTimes | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
+    """The layout of one kernel graph, which draws its boxes and edges."""
+
     table: KernelTable
     placed: Placed
     left: int
     lane_of: dict[int, int]
     prefix: str
     times: LaunchTimes | None
-    flops: int  # of all kernels
+    flops: int  # of all kernels together
 
     def _corner(self, box: int) -> tuple[int, int]:
         row, column = self.placed.at[box]
         return self.left + column * (BOX_WIDTH + GAP_X), MARGIN + row * (BOX_HEIGHT + GAP_Y)
 
     def box(self, launch: Launch) -> str:
-        """Return the box of one kernel."""
+        """Return the SVG of a kernel's box."""
         x, y = self._corner(len(self.table.inputs) + launch.number)
         stored = [self.table.values[i] for i in launch.writes]
         shape = ", ".join(
@@ -201,9 +203,9 @@ class _Drawing:
         if self.times is not None:
             share = self.times.share(launch.number)
             work = f"{self.times.text(launch.number)} · {flops_text(launch.flops)} · {shape}"
-        # The rest is in the table, and in what is shown beside the graph.
+        # The table and the details pane have the full text.
         work = work if len(work) <= BOX_TEXT else f"{work[: BOX_TEXT - 1]}…"
-        # A tenth of all work fills the bar: few kernels have more.
+        # A share of a tenth of the total fills the bar, because few kernels have more.
         bar = max(1.0, min(1.0, share * 10) * BOX_WIDTH)
         lines = (
             f'<text class="name" x="10" y="16">{launch.number} · {escape(launch.kernel)}</text>',
@@ -220,7 +222,7 @@ class _Drawing:
         )
 
     def port(self, number: int, port: Port, kind: str) -> str:
-        """Return the box of an input or an output."""
+        """Return the SVG of an input's or output's box."""
         x, y = self._corner(number)
         shape = f"{kind} · {port.dtype} {shape_text(port.shape)}"
         unused = "" if port.launches else " · not read" if kind == "input" else " · passed through"
@@ -237,7 +239,7 @@ class _Drawing:
         return str(launch) if 0 <= launch < len(self.table.launches) else f"p{box}"
 
     def edge(self, edge: _Edge) -> str:
-        """Return an edge; dashed where it only orders two kernels."""
+        """Return the SVG of an edge, dashed if it only orders two kernels."""
         a, b = edge.a, edge.b
         ax, ay = self._corner(a)
         bx, by = self._corner(b)
@@ -256,7 +258,7 @@ class _Drawing:
 
 
 def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:
-    """Return a path out of a box, down a lane at the left, and into another box from above."""
+    """Return a path that leaves a box, runs down a lane and enters another box from above."""
     down, up, r = y0 + 8, y1 - 8, 4
     return (
         f"M{x0} {y0}V{down - r}Q{x0} {down} {x0 - r} {down}H{lane + r}Q{lane} {down} {lane} "
@@ -266,7 +268,7 @@ def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:
 
 # --- The memory timeline ----------------------------------------------------------------------
 
-# Pixels; a rectangle gets a name where one fits, and the axis has at most about so many numbers.
+# Sizes in pixels. LABEL_* is the smallest rectangle with a name; TICKS the most axis numbers.
 WIDTH, HEIGHT = 1140, 360
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 34
 LABEL_WIDTH, LABEL_HEIGHT = 46, 13
@@ -274,7 +276,7 @@ TICKS = 12
 
 
 def memory_timeline(table: KernelTable) -> str:
-    """Return the SVG of an entry's arena; "" if it has no intermediates."""
+    """Return the SVG of an entry's arena, or "" if it has no intermediates."""
     arena = table.arena
     if not arena:
         return ""
@@ -287,7 +289,7 @@ def memory_timeline(table: KernelTable) -> str:
         x, w = LEFT + stored.first * step, (stored.last - stored.first + 1) * step
         h = aligned(stored.size) * scale
         y = base - (stored.offset or 0) * scale - h
-        # Consecutive hues are far apart, so that neighbours differ.
+        # Consecutive hues are far apart, so that neighbors differ.
         hue = i * 137 % 360
         parts.append(
             f'<rect class="m" data-k="{stored.producer}" x="{x:.1f}" y="{y:.1f}" '
@@ -348,7 +350,7 @@ def _round_step(wanted: float) -> int:
 
 
 def _live_line(table: KernelTable, step: float, scale: float) -> str:
-    """Return the bytes that are alive at each launch, as a stair."""
+    """Return a stepped line of the bytes alive during each launch."""
     live = table.live_bytes()
     base = HEIGHT - BOTTOM
     path = f"M{LEFT} {base - live[0] * scale:.1f}"

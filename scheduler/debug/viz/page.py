@@ -1,4 +1,7 @@
-"""The page: for each entry its costs, passes, kernel graph, memory timeline, table and sources."""
+"""Renders the HTML page that VIZ=1 writes about one compilation.
+
+It has a section for each entry of the artifact: costs, passes, kernel graph, memory and launches.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,21 @@ from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-# As many as a reader takes in at a glance; the table of all kernels is below.
+# Number of launches in the summary of the costliest ones.
 COSTLIEST = 5
-_GAUGE = 40  # pixels of the longest bar in the table
-# Beyond this many kernels the drawings start folded.
+_GAUGE = 40  # length of the longest bar in the table, in pixels
+# With more kernels than this, the drawing is initially folded.
 ROW_LIMIT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of an entry that someone else made, as what its kernels cost on a device."""
+    """A table that the caller adds to an entry, such as measured costs of its kernels."""
 
-    title: str  # title, note: plain text above it
-    note: str
-    header: tuple[str, ...]  # header, rows: of plain text
-    rows: tuple[tuple[str, ...], ...]
+    title: str  # plain text above the table
+    note: str  # plain text below the title
+    header: tuple[str, ...]  # column titles, plain text
+    rows: tuple[tuple[str, ...], ...]  # cells, plain text
 
 
 def write_page(
@@ -58,7 +61,7 @@ def write_page(
     tables: Mapping[str, PageTable] | None = None,
     times: Mapping[str, LaunchTimes] | None = None,
 ) -> None:
-    """Write `page` atomically, and make VIZ=1's directory alone; raise OSError on failure."""
+    """Write `page` atomically, creating only VIZ=1's directory; raise OSError on failure."""
     text = page(manifest, plans, tables, times)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)
@@ -74,8 +77,8 @@ def page(
 ) -> str:
     """Return the page of a manifest as HTML.
 
-    `plans` (schedules), `tables` (one more for each) and `times` of launches are by entry name; an
-    artifact from a file has no plans.
+    `plans` (schedules), `tables` (one extra table each) and `times` (of launches) are keyed by
+    entry name. For an artifact from a file there are no plans.
     """
     names = list(manifest["entries"])
     known = plans or {}
@@ -107,7 +110,7 @@ def page(
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """An entry: its table, and what else is known of it."""
+    """The section of one entry: its table and the optional data about it."""
 
     table: KernelTable
     key: str
@@ -116,7 +119,7 @@ class _Section:
     times: LaunchTimes | None
 
     def html(self) -> str:
-        """Return the section."""
+        """Return the section as HTML."""
         table, key, plan, times = self.table, self.key, self.plan, self.times
         hidden = "" if key == "e0" else " hidden"
         costliest = next(iter(_costs_of(table, times).order), 0)
@@ -141,24 +144,24 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class _LaunchCosts:
-    """The cost of each launch: its measured time, or else its work, or else the bytes it moves."""
+    """The cost of each launch: its time if measured, else its work, else the bytes it moves."""
 
-    values: tuple[float, ...]  # by number of the launch
-    texts: tuple[str, ...]  # the same for people
-    name: str  # of the cost, as a column is headed
-    total: str  # what all launches do, as a sentence says it
+    values: tuple[float, ...]  # by launch number
+    texts: tuple[str, ...]  # the same as text
+    name: str  # name of the cost, for the column header
+    total: str  # verb phrase about all launches, for a sentence
 
     @property
     def order(self) -> list[int]:
-        """The launches, the costliest first."""
+        """The launches, costliest first."""
         return sorted(range(len(self.values)), key=lambda at: -self.values[at])
 
     def share(self, launch: int) -> float:
-        """Return the part that a launch has of the sum, 0..1."""
+        """Return a launch's share of the total, from 0 to 1."""
         return self.values[launch] / (sum(self.values) or 1.0)
 
     def in_half(self) -> int:
-        """Return how many launches have half of the sum, the costliest first."""
+        """Return how many of the costliest launches together have half of the total."""
         share, count = 0.0, 0
         for launch in self.order:
             share, count = share + self.share(launch), count + 1
@@ -168,7 +171,7 @@ class _LaunchCosts:
 
 
 def _costs_of(table: KernelTable, times: LaunchTimes | None) -> _LaunchCosts:
-    """Return what is known of an entry's costs, with launch times if they were measured."""
+    """Return the costs of an entry's launches, from measured times if there are any."""
     flops = [launch.flops for launch in table.launches]
     moved = [launch.bytes_moved for launch in table.launches]
     if times is not None:
@@ -183,20 +186,20 @@ def _costs_of(table: KernelTable, times: LaunchTimes | None) -> _LaunchCosts:
 
 
 def _costs_part(table: KernelTable, times: LaunchTimes | None) -> str:
-    """Return the sentence and the costliest launches as HTML; a row leads to its kernel."""
+    """Return the summary and the costliest launches as HTML; rows link to their kernels."""
     costs = _costs_of(table, times)
     if not costs.values:
         return ""
     count, half = len(costs.values), costs.in_half()
     verb = costs.total if count > 1 else costs.total.replace(" ", "s ", 1)
-    said = f"{count_text(count, 'launch', 'launches')} {verb}."
-    # Of a few launches the table says as much.
+    text = f"{count_text(count, 'launch', 'launches')} {verb}."
+    # For fewer launches, the table already shows all of them.
     if count > COSTLIEST:
-        said += f" Half of the {_noun(costs)} is in {half} of them."
+        text += f" Half of the {_noun(costs)} is in {half} of them."
     rows = "".join(_costs_row(table, costs, launch) for launch in costs.order[:COSTLIEST])
     head = f'<th class="n">{costs.name}</th><th class="n">share</th><th class="n">#</th>'
     return (
-        f'<p class="lead">{escape(said)}</p><div class="across"><table class="table"><thead><tr>'
+        f'<p class="lead">{escape(text)}</p><div class="across"><table class="table"><thead><tr>'
         f"{head}<th>kernel</th><th>nodes</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -318,7 +321,7 @@ def _row(table: KernelTable, launch: Launch, work: int, moved: int, time: str) -
 
 
 def _lines(cells: Sequence[str]) -> str:
-    """Return a cell with a line for each result of a kernel."""
+    """Return a cell with one line for each result of a kernel."""
     return "<br>".join(cells)
 
 
@@ -328,7 +331,7 @@ def _gauge(value: float, largest: float) -> str:
 
 
 def _details(section: _Section) -> str:
-    """Return what the pane beside the graph shows of each kernel; inert until it is asked for."""
+    """Return the details of each kernel as inert templates; the pane shows the selected one."""
     lowered: list[LoweredKernel | None] = [None] * len(section.table.launches)
     if section.plan is not None:
         lowered = list(section.plan.lowered)
@@ -363,7 +366,7 @@ def _detail(section: _Section, launch: Launch, kernel: LoweredKernel | None) -> 
 
 
 class _Labels:
-    """Names of what a body reads: the buffer's own, or in0, in1 in the order of use."""
+    """Names the operands of a body: in0, in1, ... in order of use, with the name of a buffer."""
 
     def __init__(self, kernel: LoweredKernel) -> None:
         self._names = {node: f"in{i}" for i, node in enumerate(kernel.kernel.reads)}
@@ -383,7 +386,7 @@ def _buffer(table: KernelTable, index: int) -> str:
 
 
 def _sources(manifest: Mapping[str, Any]) -> str:
-    """Return the source of each distinct kernel; entries share them."""
+    """Return the source of each distinct kernel, shared by all entries."""
     parts = []
     for name in sorted({kernel["name"] for kernel in manifest["kernels"]}):
         text = escape(source_of(manifest, name))

@@ -1,4 +1,4 @@
-"""The passes section: how many nodes of each op a graph has after each pass, and its text."""
+"""Renders the VIZ page's section about passes: node counts after each pass, and graph listings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scheduler.debug.pretty import Line, Names, listing
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.origin import Origins
 
-# Nodes are interned, so every user of a replaced node is a new node. Nodes before and after a pass
-# are therefore paired by their operation and their neighbours.
+# Nodes are interned: if a node is replaced, all its users become new nodes, too. Nodes before and
+# after a pass are therefore paired by their operation and their neighbors.
 
 Pairs = dict[Node, Node]
 
@@ -26,12 +26,12 @@ def pair_nodes(
     roots: Sequence[tuple[Node, Node]],
     origins: Origins,
 ) -> Pairs:
-    """Return node of now -> node of before, for each that has one; no node has two.
+    """Return new node -> old node for each new node that has a counterpart; pairs are one to one.
 
-    Graphs are given sources first, roots in pairs. First from the inputs upwards: nodes that are
-    the same on the same sources. Then from the outputs downwards: sources in the same place that
-    are the same but for what they read. What is left between is paired by its ONNX nodes, then in
-    order, and downwards from there.
+    `before` and `now` are in topological order, `roots` are pairs of (new, old). From the inputs
+    upwards, this pairs nodes that are equal and have paired sources. From the outputs downwards, it
+    pairs sources in the same position that are equal except for their own sources. It pairs the
+    remaining nodes by their ONNX nodes and then by their order, and continues downwards from them.
     """
     finder = _Finder(before, now)
     finder.upwards()
@@ -42,12 +42,14 @@ def pair_nodes(
 
 
 def rewired(node: Node, pairs: Pairs) -> bool:
-    """Return whether a node that stood before reads something else now."""
+    """Return whether a node has a counterpart before the pass, but now reads other nodes."""
     old = pairs.get(node)
     return old is not None and [pairs.get(s) for s in node.src] != list(old.src)
 
 
 class _Finder:
+    """Pairs the nodes of two graphs, one node of each with at most one of the other."""
+
     def __init__(self, before: Sequence[Node], now: Sequence[Node]) -> None:
         self.before, self.now = before, now
         self.pairs: Pairs = {}
@@ -72,7 +74,7 @@ class _Finder:
                 stack.extend(zip(new.src, old.src, strict=True))
 
     def left_over(self, key: Callable[[Node], Hashable]) -> list[tuple[Node, Node]]:
-        """Return what has no pair yet and the same key, in order."""
+        """Return pairs of unpaired nodes with the same key, in order of appearance."""
         waiting: dict[Hashable, list[Node]] = defaultdict(list)
         for old in self.before:
             if old not in self._taken:
@@ -82,7 +84,7 @@ class _Finder:
         for new in self.now:
             if new not in self.pairs and key(new) in queues:
                 found += [(new, old) for old in islice(queues[key(new)], 1)]
-        return found[::-1]  # a stack is worked off from its end
+        return found[::-1]  # the stack is processed from its end
 
     def _fits(self, new: Node, old: Node) -> bool:
         return new not in self.pairs and old not in self._taken and _kind(new) == _kind(old)
@@ -94,38 +96,39 @@ class _Finder:
 
 
 def _kind(node: Node) -> Hashable:
-    """Return what a node is, but for what it reads; numbers are told apart by their text."""
-    told = node.arg if isinstance(node.arg, Buffer) else repr(node.arg)
-    return node.op, node.dtype, node.shape, told
+    """Return a key of the node without its sources; arguments are compared as text."""
+    argument = node.arg if isinstance(node.arg, Buffer) else repr(node.arg)
+    return node.op, node.dtype, node.shape, argument
 
 
-# Lines of a listing that the browser lays out at once, when they come into view.
+# Listings are split into chunks of this many lines, which the browser lays out when in view.
 CHUNK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph after a pass, compared with the one before (`alike`)."""
+    """A graph after a pass, compared with the graph before it."""
 
-    name: str  # of the pass
-    lines: list[Line]  # the graph's nodes; one that stood before has its number
-    new: set[Node]  # nodes that stood for nothing before
-    rewired: set[Node]  # nodes that stood before and read something else now
-    gone: list[Line]  # lines before of which no node is left
+    name: str  # name of the pass
+    # the graph's nodes; a node keeps the number of its counterpart before the pass
+    lines: list[Line]
+    new: set[Node]  # nodes without a counterpart before the pass
+    rewired: set[Node]  # nodes with a counterpart that now read other nodes
+    gone: list[Line]  # lines of old nodes without a counterpart
 
     @property
     def is_changed(self) -> bool:
-        """Whether the pass did anything."""
+        """Whether the pass changed the graph."""
         return bool(self.new or self.rewired or self.gone)
 
     @property
     def counts(self) -> Counter[str]:
-        """Nodes by op."""
+        """The number of nodes by op."""
         return Counter(line.node.op.name for line in self.lines)
 
 
 def make_stages(stages: Stages) -> list[Stage]:
-    """List each stage with what its pass made and dropped."""
+    """Return each stage with the nodes that its pass added and dropped."""
     origins = stages.origins
     names = Names()
     result: list[Stage] = []
@@ -151,12 +154,12 @@ def make_stages(stages: Stages) -> list[Stage]:
 
 
 def passes_section(stages: Stages) -> str:
-    """Return the table of counts, of the passes that changed something, and the folded listings."""
+    """Return the section as HTML: node counts after passes with changes, and folded listings."""
     made = make_stages(stages)
     shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
     return (
-        f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '
-        f'<b class="re">~ rewired</b> nodes: those that read another one than before.</p>'
+        f'<p>For each pass: <b class="up">+ new</b>, <b class="down">- dropped</b> and '
+        f'<b class="re">~ rewired</b> nodes. A rewired node reads another node than before.</p>'
         f'<div class="passes"><div class="wide">{_counts_table(shown)}</div>'
         f"<div>{_listings(made)}</div></div>"
     )
@@ -184,7 +187,7 @@ def _counts_row(name: str, values: Sequence[int], kind: str = "") -> str:
 
 
 def _listings(stages: Sequence[Stage]) -> str:
-    """Return the listings; passes in a row that changed nothing are one folded line."""
+    """Return the listings; consecutive passes without changes share one folded line."""
     parts: list[str] = []
     for is_quiet, group in groupby(enumerate(stages), lambda one: one[0] and not one[1].is_changed):
         listed = [_listing(stage) for _, stage in group]

@@ -1,4 +1,4 @@
-"""Style and script of the page. Inline: the page loads nothing."""
+"""The CSS and JavaScript of the VIZ page. They are inlined, so the page loads no other files."""
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -87,7 +87,7 @@ svg .ml { fill: #1a202c; pointer-events: none; } .live { fill: none; stroke: var
 
 SCRIPT = """
 "use strict";
-// What nobody sees cannot be scrolled, so an entry chooses its costliest kernel when it is shown.
+// A hidden section cannot be scrolled, so an entry selects its costliest kernel when it is shown.
 function begin(section) {
   if (!section.querySelector(".sel")) { section.dispatchEvent(new Event("begin")); }
 }

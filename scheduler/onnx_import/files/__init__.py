@@ -1,1 +1,1 @@
-"""The reader of ONNX files: bytes that we did not write are checked once, here."""
+"""Reads ONNX files and checks them; later code trusts the result."""

@@ -1,7 +1,8 @@
-"""Checks of a model's graphs, whatever their operators: names defined once, no cycles, in order.
+"""Checks the structure of a model's graphs and sorts their nodes.
 
-ONNX demands that a node stands after those it reads; many exporters do not care, so nodes are put
-in order here. onnx's checker looks at single operators.
+Every name must be defined once, every value that a node reads must exist, and there must be no
+cycles. ONNX requires nodes in topological order; many exporters ignore that, so the nodes are
+sorted here. The operators themselves are checked by onnx's own checker.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from scheduler.onnx_import.limits import (
     qualified_op,
 )
 
-NAMES_IN_CYCLE = 3  # shown in a message; the rest is counted
-# Element type -> bytes, as far as a declared input may have it; one for those that are not known.
+NAMES_IN_CYCLE = 3  # the most nodes of a cycle named in a message
+# Bytes per element of an input; types that are not listed count as one byte.
 _WIDE = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.INT32: 4, onnx.TensorProto.UINT32: 4}
 _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProto.UINT64: 8}
 
 
 def check_text(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are not text, and graphs nested too deep, by ModelError."""
+    """Raise ModelError if a name is not UTF-8 text, or graphs are nested too deep."""
     texts: list[object] = [t for o in model.opset_import for t in (o.domain,)]
     for function in model.functions:
         texts += (function.name, function.domain, *function.input, *function.output)
@@ -59,7 +60,7 @@ def _texts_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[object]:
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the graphs inside of a node: branches, the body of a loop."""
+    """Return the graphs in a node's attributes, such as branches and loop bodies."""
     found: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -69,7 +70,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node of a model: those of branches, loops and functions too."""
+    """Yield every node of a model, including those in branches, loops and functions."""
     yield from _walk(model.graph.node)
     for function in model.functions:
         yield from _walk(function.node)
@@ -81,16 +82,16 @@ def _all_graphs(model: onnx.ModelProto, where: str) -> Iterator[onnx.GraphProto]
     while stack:
         graph, depth = stack.pop()
         if depth > MAX_DEPTH:
-            raise ModelError(f"{where}: graphs are more than {MAX_DEPTH} deep inside of others")
+            raise ModelError(f"{where}: graphs are nested more than {MAX_DEPTH} deep")
         yield graph
         stack.extend((g, depth + 1) for node in graph.node for g in subgraphs(node))
 
 
 def check_graphs(model: onnx.ModelProto, where: str) -> list[str]:
-    """Check every graph of a model and put its nodes in order, in place.
+    """Check every graph of a model and sort its nodes in place.
 
-    Returns what was changed, one sentence each. Raises ModelError, with the nodes, if a name is
-    defined twice or by nobody, nodes feed each other, or a function calls itself.
+    Returns one sentence for each change. Raises ModelError, with the node names, if a name is
+    defined twice or not at all, if nodes form a cycle, or if a function calls itself.
     """
     check_ports(model.graph, where)
     notes: list[str] = []
@@ -121,7 +122,7 @@ def check_ports(graph: onnx.GraphProto, where: str) -> None:
     for value in graph.input:
         kind_of = value.type.tensor_type
         sizes = [d.dim_value if d.HasField("dim_value") else 1 for d in kind_of.shape.dim]
-        # Negative is how some tools write "any".
+        # Some tools write a negative size for "any".
         sizes = [1 if size < 0 else size for size in sizes]
         check_shape(
             sizes, _WIDE.get(kind_of.elem_type, 1), f'{where}: input "{printable(value.name)}"'
@@ -136,7 +137,7 @@ def _held(graph: onnx.GraphProto) -> list[str]:
 
 
 class _Checker:
-    """Checks a list of nodes and the graphs inside of them, and puts each in order."""
+    """Checks and sorts a list of nodes and the graphs in their attributes."""
 
     def __init__(self, where: str, notes: list[str]) -> None:
         self._where = where
@@ -149,10 +150,10 @@ class _Checker:
         outputs: Iterable[str],
         outer: tuple[Mapping[str, int], ...],
     ) -> set[str]:
-        """Check one graph, reordering its nodes in place; return the names it takes from outside.
+        """Check one graph and sort its nodes in place.
 
-        `given` names need no node, `outputs` must exist, and `outer` is what the graphs around
-        define.
+        `given` are names of inputs and initializers, `outputs` names of outputs, and `outer` the
+        names defined by the enclosing graphs. Returns the names read from enclosing graphs.
         """
         makers = {name: -1 for name in given if name}
         for index, node in enumerate(nodes):
@@ -164,8 +165,8 @@ class _Checker:
             for name in names:
                 if not any(name in scope for scope in scopes):
                     raise ModelError(
-                        f'{self._label(node)}: its input "{printable(name)}" is computed by no '
-                        "node, and is no input or initializer"
+                        f'{self._label(node)}: its input "{printable(name)}" is not a node output, '
+                        "graph input or initializer"
                     )
             free.update(name for name in names if name not in makers)
         for name in outputs:
@@ -180,7 +181,7 @@ class _Checker:
 
     def _define(self, makers: dict[str, int], node: onnx.NodeProto, index: int) -> None:
         if not node.op_type:
-            raise ModelError(f"{self._label(node)}: it names no operator; export the model again")
+            raise ModelError(f"{self._label(node)}: it has no operator; export the model again")
         attributes = [attribute.name for attribute in node.attribute]
         if len(set(attributes)) < len(attributes):
             names = [printable(name) for name in sorted(attributes)[:8]]
@@ -227,7 +228,7 @@ class _Checker:
         copies = [_copy(nodes[index]) for index in order]
         for node, copy in zip(nodes, copies, strict=True):
             node.CopyFrom(copy)
-        self._notes.append("nodes were not in the order in which they compute; sorted")
+        self._notes.append("nodes were not in topological order; sorted")
 
 
 def _copy(node: onnx.NodeProto) -> Message:
@@ -237,7 +238,10 @@ def _copy(node: onnx.NodeProto) -> Message:
 
 
 def _topological(sources: list[set[int]]) -> list[int]:
-    """Return an order in which sources come first, as near to the given one as that allows."""
+    """Return a topological order of nodes, as close to the given order as possible.
+
+    `sources[i]` are the nodes that node i reads. Nodes that depend on a cycle are left out.
+    """
     users: list[list[int]] = [[] for _ in sources]
     missing = [len(found) for found in sources]
     for index, found in enumerate(sources):
@@ -256,8 +260,8 @@ def _topological(sources: list[set[int]]) -> list[int]:
 
 
 def _cycle(sources: list[set[int]], done: set[int]) -> list[int]:
-    """Return a cycle of nodes, each feeding the next one."""
-    # Each node that is not done has a source that is not: going back must come round.
+    """Return a cycle of nodes, each read by the next one; `done` are the sorted nodes."""
+    # Each node outside `done` has a source outside it, so walking back must close a cycle.
     at = next(i for i in range(len(sources)) if i not in done)
     seen: dict[int, int] = {}
     path: list[int] = []
@@ -269,7 +273,7 @@ def _cycle(sources: list[set[int]], done: set[int]) -> list[int]:
 
 
 def _check_functions(model: onnx.ModelProto, where: str) -> None:
-    """Refuse functions defined twice, that call themselves, or that unfold to endless graphs."""
+    """Raise ModelError for duplicate or recursive functions, or too many nodes after inlining."""
     numbers: dict[tuple[str, str, str], int] = {}
     for number, function in enumerate(model.functions):
         key = (function.domain, function.name, function.overload)
@@ -292,7 +296,7 @@ def _check_functions(model: onnx.ModelProto, where: str) -> None:
     total = sum(sizes[called] for called in _calls(model.graph.node, numbers))
     if max([total, *sizes]) > MAX_EXPANDED_NODES:
         raise ModelError(
-            f"{where}: its functions unfold to more than {MAX_EXPANDED_NODES} nodes; call them "
+            f"{where}: its functions expand to more than {MAX_EXPANDED_NODES} nodes; call them "
             "less often"
         )
 
@@ -309,6 +313,6 @@ def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def _calls(
     nodes: Iterable[onnx.NodeProto], numbers: Mapping[tuple[str, str, str], int]
 ) -> list[int]:
-    """Return which functions nodes call, one number for each call."""
+    """Return the number of the called function for each call in `nodes`."""
     keys = ((node.domain, node.op_type, node.overload) for node in _walk(nodes))
     return [numbers[key] for key in keys if key in numbers]

@@ -1,4 +1,9 @@
-"""The reading of an ONNX file: protobuf, external data, checks, old opsets, constants as arrays."""
+"""Loads an ONNX file or ModelProto into a checked `OnnxModel`.
+
+Loading parses the protobuf, checks the graphs, converts models with an old opset, maps external
+data, and reads the initializers into arrays. A file in another format is recognized by its first
+bytes, for a helpful error message.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,11 @@ from scheduler.onnx_import.files.tensor_data import (
 )
 from scheduler.onnx_import.limits import DEFAULT_DOMAINS, MAX_FILE_BYTES, one_line, printable
 
-# --- Recognition of files that are no ONNX models, by their first bytes. Used by `load` only --
-# No ONNX file begins like these: a model begins with the tag of one of its fields, and none of them
-# is a printable character.
+# --- Recognition of other file formats by their first bytes -----------------------------------
+# An ONNX file never begins with these bytes: it begins with a field tag, and no field tag of
+# ModelProto is a printable character.
 
-# (offset, bytes there, what such a file is, what to do).
+# (offset, bytes at the offset, description of such a file, advice).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (4, b"TFL3", "a TensorFlow Lite model", "convert it with tf2onnx"),
     (4, b"ORTM", "a model in ORT format", "give the .onnx file it was made from"),
@@ -61,7 +66,7 @@ _ONNX_TEXT = re.compile(rb"\s*<\s*\n?\s*ir_version")
 
 
 def unlike_onnx(data: bytes) -> str:
-    """Return what a file looks like and what to do about it; "" where it may be an ONNX model."""
+    """Return what a file is, with advice, if it is not an ONNX model; "" if it can be one."""
     start = data[:4096]
     if not start:
         return "an empty file; was the download interrupted?"
@@ -83,26 +88,26 @@ def unlike_onnx(data: bytes) -> str:
     return ""
 
 
-# --- The conversion of models of opset 1 to 6, written before 2018, to a newer opset, by onnx -
+# --- Conversion of models with opset 1 to 6 (written before 2018) by onnx's converter ---------
 
-# The oldest that translators know: the first with numpy's broadcasting, without `broadcast=1`.
+# The oldest opset that translators support: the first with numpy broadcasting.
 OLDEST_OPSET = 7
-# An opset that the converter reaches from all old ones.
+# The opset after conversion; onnx can convert from every old opset to it.
 TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a model in an opset that translators know, and a note, or raise ModelError."""
+    """Return model `name` converted to TARGET_OPSET, and a note about it, or raise ModelError."""
     listed = {value.name for value in model.graph.input}
     unlisted = [t for t in model.graph.initializer if t.name not in listed]
-    # The converter knows initializers among the inputs only, as in files of that time.
+    # The converter finds initializers only if they are also inputs, as in old files.
     model.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in unlisted
     )
     try:
         made = version_converter.convert_version(model, TARGET_OPSET)
-    except Exception as error:  # what the converter raises is documented nowhere
-        reason = one_line(error).rpartition("failed: ")[2]  # after a place in its source
+    except Exception as error:  # the converter's exceptions are not documented
+        reason = one_line(error).rpartition("failed: ")[2]  # without the converter's source line
         raise ModelError(
             f"{name}: opset {opset} is older than {OLDEST_OPSET}, and onnx cannot convert it: "
             f"{reason}; export it again with a newer opset_version"
@@ -122,17 +127,17 @@ OLDEST_IR_VERSION = 3  # the first with operator sets
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A checked ONNX model."""
+    """A checked ONNX model. Neither the model nor its arrays must be changed."""
 
-    # The model, nodes in order; not to be changed. Tensors of attributes and of inner graphs hold
-    # their data; initializers of the graph are in `constants`, those from other files only there.
+    # The model with sorted nodes. Tensors in attributes and inner graphs contain their data. The
+    # top graph's external initializers do not: their data is in `constants` only.
     proto: onnx.ModelProto
     name: str  # file name (or graph name) for messages
     opset: int  # version of the default operator domain
-    sha256: str  # hex digest of the file, "" for a model that did not come from one
-    constants: dict[str, NDArray[Any]]  # by name, not to be changed; sparse ones are dense
-    notes: tuple[str, ...] = ()  # what was changed in reading it, one sentence each
-    path: Path | None = None  # of the file; None for a model that did not come from one
+    sha256: str  # hex digest of the file, "" if the model was in memory
+    constants: dict[str, NDArray[Any]]  # the top graph's initializers by name, all dense
+    notes: tuple[str, ...] = ()  # changes made while loading, one sentence each
+    path: Path | None = None  # path of the file, None if the model was in memory
 
     @property
     def metadata_props(self) -> dict[str, str]:
@@ -141,19 +146,19 @@ class OnnxModel:
 
     @property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """Graph inputs that must be given: those without an initializer."""
+        """The required inputs: graph inputs without an initializer."""
         return [value for value in self.proto.graph.input if value.name not in self.constants]
 
 
 def load_model(path: str | Path) -> OnnxModel:
-    """Read and check an ONNX file; external data is looked for in its directory only.
+    """Read and check an ONNX file; external data must be inside its directory.
 
-    Raises ModelError if the file is missing, is no ONNX model, or breaks a rule of the format.
+    Raises ModelError if the file is missing, is not an ONNX model, or breaks a rule of the format.
     """
     path = Path(path)
     where = printable(str(path), 120)
     data = _read(path, where)
-    # An LFS pointer or an archive is reported before protobuf fails on it.
+    # Report an LFS pointer or an archive before protobuf fails on it.
     found = unlike_onnx(data)
     if found:
         raise ModelError(f"{where}: expected an ONNX model, found {found}")
@@ -162,7 +167,7 @@ def load_model(path: str | Path) -> OnnxModel:
         model.ParseFromString(data)
     except DecodeError as error:
         raise ModelError(
-            f"{where}: expected an ONNX model, found {len(data)} bytes that are no valid protobuf; "
+            f"{where}: expected an ONNX model, found {len(data)} bytes of invalid protobuf; "
             "is the file complete?"
         ) from error
     external = ExternalData(path.parent, printable(path.name))
@@ -173,11 +178,11 @@ def load_model(path: str | Path) -> OnnxModel:
 def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:
     """Check a model that is already in memory; it must not refer to external data.
 
-    The proto is not changed; without a `name` messages have the graph's own. Raises ModelError if
-    the model breaks a rule of the format.
+    The proto is not changed. `name` is for messages; the default is the graph's name. Raises
+    ModelError if the model breaks a rule of the format.
     """
     model = onnx.ModelProto()
-    # Checks put data into tensors and may upgrade the model.
+    # Loading modifies the model: it sorts nodes and can convert the opset.
     model.CopyFrom(proto)
     title = name or printable(proto.graph.name) or "model"
     return _check(model, title, ExternalData(None, printable(title)), "")
@@ -185,12 +190,12 @@ def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:
 
 def _read(path: Path, where: str) -> bytes:
     try:
-        # A pipe would be waited for, and a device read for ever.
+        # Do not block on a pipe. A device would be read forever, so only plain files are read.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{where}: expected an ONNX model, found no plain file")
+                raise ModelError(f"{where}: expected an ONNX model, found no regular file")
             if status.st_size > MAX_FILE_BYTES:
                 raise ModelError(
                     f"{where}: {status.st_size} bytes, protobuf allows {MAX_FILE_BYTES}; save the "
@@ -203,7 +208,7 @@ def _read(path: Path, where: str) -> bytes:
 
 
 def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: str) -> OnnxModel:
-    """Check a model, which may be changed, and take its constants out."""
+    """Check a model, modifying it in place, and read its constants."""
     name = printable(name)
     if not model.HasField("graph"):
         raise ModelError(f"{name}: expected an ONNX model, found no graph in it")
@@ -213,7 +218,7 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
             f"{name}: expected an ONNX model of IR version {OLDEST_IR_VERSION} to "
             f"{onnx.IR_VERSION}, found {found}; save it with another version of onnx"
         )
-    # Later messages quote names.
+    # This check is first because later messages quote names.
     check_text(model, name)
     opset = _opset(model, name)
     notes = check_graphs(model, name)
@@ -222,16 +227,15 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
             external.read_into(tensor)
         check_tensor(tensor, f'{name}: tensor "{printable(tensor.name)}"')
     old = opset < OLDEST_OPSET
-    if old:  # what converts it needs all data inside
+    if old:  # the converter needs all data inside the model
         for tensor in filter(is_external, model.graph.initializer):
             external.read_into(tensor)
-    # The checker would serialize constants.
     constants = _constants(model.graph, name, external)
     _run_checker(model, name, opset)
     if old:
         model, note = upgraded(model, opset, name)
         opset, notes = TARGET_OPSET, [*notes, note]
-        # Conversion may have changed initializers, or added some.
+        # Conversion can change initializers or add some.
         constants = _constants(model.graph, name, external)
     for note in notes:
         logger.info("%s: %s", name, note)
@@ -245,7 +249,7 @@ def _constants(
     for tensor in graph.initializer:
         if not is_external(tensor):
             continue
-        # Packed elements of less than a byte have no array over the file.
+        # Elements smaller than a byte are packed and cannot be mapped as an array.
         array = external.array_of(tensor)
         if array is None:
             external.read_into(tensor)
@@ -258,9 +262,9 @@ def _constants(
 def _opset(model: onnx.ModelProto, name: str) -> int:
     versions = {o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS}
     newest = onnx.defs.onnx_opset_version()
-    # A model of other domains only may leave the default domain's opset out.
+    # The default domain's opset is optional if all nodes are of other domains; any value will do.
     if not versions and not any(n.domain in DEFAULT_DOMAINS for n in model.graph.node):
-        return newest  # nobody will ask
+        return newest
     if len(versions) != 1:
         raise ModelError(
             f"{name}: expected one opset of the default domain, found {sorted(versions) or 'none'}"
@@ -275,15 +279,16 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 
 def _run_checker(model: onnx.ModelProto, name: str, opset: int) -> None:
-    # The checker stops at the first unknown operator; the importer names them all. It also refuses
-    # what a later opset replaced: GroupNormalization of opset 18, which exporters wrote.
+    # Skip onnx's checker if a node is of an unknown or deprecated operator. The checker stops at
+    # the first unknown one; the importer lists them all. The checker also refuses deprecated
+    # operators that exporters did write, such as GroupNormalization of opset 18.
     if any(
         n.domain in DEFAULT_DOMAINS and not _is_current(n.op_type, opset) for n in all_nodes(model)
     ):
         return
     try:
         onnx.checker.check_model(_without_data(model))
-    # The message of a checker that quotes names that are not UTF-8 cannot be decoded.
+    # UnicodeDecodeError: the checker's message quotes a name that is not UTF-8.
     except (onnx.checker.ValidationError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{name}: not a valid ONNX model: {one_line(error)}") from error
 
@@ -296,16 +301,16 @@ def _is_current(op_type: str, opset: int) -> bool:
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy for the checker, which would serialize initializers: they are inputs."""
+    """Return a copy in which initializers are inputs; the checker would serialize their data."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)
     graph = model.graph
-    # Many exporters leave the name of the graph empty, which ONNX forbids.
+    # ONNX requires a graph name, but many exporters leave it empty.
     copy.graph.name = graph.name or "graph"
     copy.graph.node.extend(graph.node)
     copy.graph.input.extend(graph.input)
-    # Many files leave the types of outputs out, which the checker refuses.
+    # ONNX requires types of outputs, but many files leave them out.
     for output in graph.output:
         value = copy.graph.output.add(name=output.name)
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -313,7 +318,7 @@ def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     listed = {value.name for value in graph.input}
     held = [(t.name, t) for t in graph.initializer]
     held += [(s.values.name, s.values) for s in graph.sparse_initializer]
-    # Nodes read a sparse initializer's values by name.
+    # A sparse initializer has the name of its values.
     for name, tensor in held:
         if name not in listed:
             value = copy.graph.input.add(name=name)

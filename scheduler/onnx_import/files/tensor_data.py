@@ -1,9 +1,9 @@
-"""The data of tensors in a model: initializers as arrays, and weights in files beside the model.
+"""Reads tensor data of a model: initializers as arrays, and weights in external files.
 
-The shape and type of each tensor are compared with its data; the layout is in onnx.proto, message
-TensorProto. A model file may come from anywhere, so a location that leads out of its directory
-(absolute, `..`, or through a symbolic link) is refused before the file is opened. Files are mapped,
-and must stay as they are until the model is compiled.
+The shape and type of each tensor are compared with its data, which is laid out as message
+TensorProto in onnx.proto describes. Model files are not trusted: an external location outside the
+model's directory (absolute, `..`, or through a symbolic link) is refused before the file is opened.
+External files are memory-mapped and must not change until the model is compiled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scheduler.onnx_import.limits import (
 
 Array = NDArray[Any]
 
-# Those below a byte are packed in raw data. Complex numbers are not supported.
+# Bits per element. Elements below a byte are packed. Complex numbers are not supported.
 _BITS = {
     **dict.fromkeys(("INT2", "UINT2"), 2),
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
@@ -45,7 +45,7 @@ _BITS = {
     **dict.fromkeys(("INT32", "UINT32", "FLOAT"), 32),
     **dict.fromkeys(("INT64", "UINT64", "DOUBLE"), 64),
 }
-# Which typed field holds a type's elements; all others are in int32_data.
+# The TensorProto field with the elements of a type; types that are not listed use int32_data.
 _FIELDS = {
     "FLOAT": "float_data",
     "DOUBLE": "double_data",
@@ -58,10 +58,10 @@ _FIELDS = {
 def graph_constants(
     graph: onnx.GraphProto, where: str, known: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Return the initializers of a graph by name, sparse ones made dense; no data is external.
+    """Return the initializers of a graph by name, with sparse ones made dense.
 
-    `known` are arrays of those that hold no data any more. Raises ModelError if two have one name,
-    or one does not have the data that its shape needs.
+    `known` has the arrays of initializers whose data is external. Raises ModelError if two
+    initializers share a name, or the data of one does not fit its shape.
     """
     found: dict[str, Array] = {}
     for tensor in graph.initializer:
@@ -87,7 +87,7 @@ def _add(found: dict[str, Array], name: str, array: Array, where: str) -> None:
 
 
 def _element_bits(tensor: TensorProto, label: str) -> int:
-    """Return the bits of a tensor's element; raise ModelError for strings and unknown types."""
+    """Return the bits per element; raise ModelError for strings and unsupported types."""
     name = _type_name(tensor)
     if name not in _BITS:
         raise ModelError(f"{label}: element type {name} is not supported")
@@ -95,28 +95,28 @@ def _element_bits(tensor: TensorProto, label: str) -> int:
 
 
 def _stored_bytes(tensor: TensorProto, label: str) -> int:
-    """Return the bytes that shape and type need, or raise ModelError; nothing is allocated."""
+    """Return the number of bytes for the tensor's shape and type; raise ModelError if too large."""
     bits = _element_bits(tensor, label)
     check_shape(tensor.dims, -(-bits // 8), label)
     return -(-prod(int(size) for size in tensor.dims) * bits // 8)
 
 
 def tensor_array(tensor: TensorProto, label: str) -> Array:
-    """Return a tensor's inside data; raise ModelError if shape and type do not fit it."""
+    """Return the data inside a tensor; raise ModelError if it does not fit shape and type."""
     check_tensor(tensor, label)
     try:
         with np.errstate(all="ignore"):
             array: Array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
         raise ModelError(f"{label} is damaged: {one_line(error)}") from error
-    # Bytes other than 0 and 1 would be neither true nor false.
+    # Normalize booleans: bytes other than 0 and 1 are invalid in numpy.
     return np.asarray(array.view(np.uint8) != 0) if array.dtype == np.bool_ else array
 
 
 def check_tensor(tensor: TensorProto, label: str) -> None:
-    """Compare the data of a tensor with its shape and type; raise ModelError as `tensor_array`."""
+    """Raise ModelError if the amount of data in a tensor does not fit its shape and type."""
     if tensor.HasField("segment"):
-        raise ModelError(f"{label} is in segments, which are not supported; export it whole")
+        raise ModelError(f"{label} is in segments, which are not supported; export it in one piece")
     name, count = _type_name(tensor), prod(tensor.dims)
     if name == "STRING":
         check_shape(tensor.dims, 1, label)
@@ -146,7 +146,7 @@ def _type_name(tensor: TensorProto) -> str:
 
 
 def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
-    """Return a sparse tensor as a dense array: zeros where it gives no value.
+    """Return a sparse tensor as a dense array, with zeros for missing values.
 
     Indices are either positions in the flattened tensor, (values,), or coordinates, (values, axes).
     Raises ModelError if indices do not fit the shape, or the dense array would be too large.
@@ -164,7 +164,7 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
     bounds = np.array(shape if coordinates else (prod(shape),), np.int64)
     if indices.dtype != np.int64 or (indices.size and not _within(indices, bounds)):
         raise ModelError(
-            f"{label} is damaged: an index lies outside of shape {list(shape)} or is no int64"
+            f"{label} is damaged: an index is outside shape {list(shape)} or not int64"
         )
     dense = np.zeros(shape, values.dtype)
     where = tuple(indices.T) if coordinates else np.unravel_index(indices, shape)
@@ -177,19 +177,20 @@ def _within(indices: Array, bounds: Array) -> bool:
 
 
 class ExternalData:
-    """The files that the tensors of a model refer to; each is mapped once."""
+    """The external data files of a model; each is mapped once."""
 
     def __init__(self, directory: Path | None, where: str) -> None:
+        """Create a reader for `directory` (None: no external data) of the model `where`."""
         self._directory = directory
         self._where = where
         self._files: dict[Path, memoryview] = {}
         self._copied = 0
 
     def bytes_of(self, tensor: TensorProto) -> memoryview:
-        """Return the bytes of an external tensor, a window of the mapped file.
+        """Return the bytes of an external tensor, as a view of the mapped file.
 
-        Raises ModelError if a location leads out of the directory, or the file is missing or too
-        short.
+        Raises ModelError if the location is outside the model's directory, or the file is missing
+        or too short.
         """
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if self._directory is None:
@@ -200,10 +201,10 @@ class ExternalData:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if not all(isinstance(text, str) for pair in entries.items() for text in pair):
             raise ModelError(f"{label}: its reference to external data is not UTF-8 text")
-        # The location is text from a stranger's file.
+        # The location is untrusted.
         path = _resolve(entries.get("location", ""), self._directory, label)
         expected = _stored_bytes(tensor, label)
-        # Without offset and length the tensor starts at 0 and fills its shape.
+        # The default offset is 0, and the default length follows from the shape.
         offset = _number(entries, "offset", 0, label)
         length = _number(entries, "length", expected, label)
         if length != expected:
@@ -222,21 +223,20 @@ class ExternalData:
         return data[offset : offset + length]
 
     def array_of(self, tensor: TensorProto) -> NDArray[Any] | None:
-        """Return a read-only array over the file, None if packed; raise as `bytes_of` does."""
+        """Return a read-only array over the mapped file, or None for elements below a byte."""
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if _element_bits(tensor, label) < 8:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
         array = np.frombuffer(self.bytes_of(tensor), dtype).reshape(tuple(tensor.dims))
-        # Offsets need not be multiples of the element's size, and numpy is slow on such data or
-        # refuses it.
+        # An offset can be unaligned. numpy is slow on unaligned data, or refuses it.
         return array if array.flags.aligned else array.copy()
 
     def read_into(self, tensor: TensorProto) -> None:
-        """Put a tensor's external bytes into it; raise as `bytes_of` does, or for too many."""
+        """Copy a tensor's external bytes into it; raise ModelError if the total is too large."""
         data = self.bytes_of(tensor)
         self._copied += len(data)
-        # One protobuf message holds what is copied, and has a limit of its own.
+        # All copies end up in one protobuf message, whose size is limited.
         if self._copied > MAX_FILE_BYTES:
             raise ModelError(
                 f"{self._where}: more than {MAX_FILE_BYTES} bytes of external data in attributes; "
@@ -247,7 +247,7 @@ class ExternalData:
 
 
 def external_files(path: Path) -> list[Path]:
-    """Return the files beside a model that it refers to; none where it is no model to read."""
+    """Return the external data files of a model; empty if the model cannot be read."""
     try:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
     except (OSError, ValueError, DecodeError):
@@ -262,30 +262,31 @@ def external_files(path: Path) -> list[Path]:
     }
     found = []
     for name in sorted(names):
-        with suppress(ModelError):  # said when the model is loaded
+        with suppress(ModelError):  # `load_model` reports bad locations
             found.append(_resolve(name, path.parent, ""))
     return found
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """Whether a tensor's data is in another file."""
+    """Return whether a tensor's data is in another file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def forget(tensor: TensorProto) -> None:
-    """Take the reference to a file out of a tensor."""
+    """Remove a tensor's reference to external data."""
     del tensor.external_data[:]
     tensor.data_location = TensorProto.DEFAULT
 
 
 def _map(path: Path, label: str) -> memoryview:
     try:
-        # Not to wait for a pipe, nor to follow what the name became since it was checked.
+        # Do not block on a pipe, nor follow a symbolic link put there after the check.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{label}: external data {printable(path.name)} is no plain file")
+                name = printable(path.name)
+                raise ModelError(f"{label}: external data {name} is not a regular file")
             if status.st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
@@ -299,9 +300,9 @@ def _map(path: Path, label: str) -> memoryview:
 
 
 def _resolve(location: str, directory: Path, label: str) -> Path:
-    """Return the file a location names; it must lie inside the model's directory."""
+    """Return the path of a location; raise ModelError if it is outside the model's directory."""
     shown = repr(printable(location))
-    # Backslashes would be separators on another system.
+    # Backslashes separate directories on other systems.
     if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
         raise ModelError(
             f"{label}: external data location {shown} must be a path relative to the model"
@@ -310,16 +311,16 @@ def _resolve(location: str, directory: Path, label: str) -> Path:
         root = directory.resolve()
         path = (root / location).resolve()
         inside, there = path.is_relative_to(root), path.is_file()
-    except (OSError, RuntimeError) as error:  # a name too long, links in a circle
+    except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
         raise ModelError(f"{label}: external data location {shown} cannot be resolved") from error
     if not inside:
         raise ModelError(
             f"{label}: external data location {shown} leads out of the model's directory; "
-            "put the file beside the model"
+            "put the file next to the model"
         )
     if not there:
         raise ModelError(
-            f"{label}: external data file {shown} is missing; copy it beside the model"
+            f"{label}: external data file {shown} is missing; copy it next to the model"
         )
     return path
 
@@ -328,7 +329,7 @@ def _number(entries: dict[str, str], key: str, default: int, label: str) -> int:
     text = entries.get(key, "")
     if not text:
         return default
-    # Eighteen digits fit into 64 bits, and longer text is no size of a file.
+    # Eighteen digits fit into 64 bits; no file size has more.
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise ModelError(
             f"{label}: external data {key} must be a size in bytes, found {printable(text)!r}"
@@ -337,7 +338,10 @@ def _number(entries: dict[str, str], key: str, default: int, label: str) -> int:
 
 
 def inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor but the graph's initializers: of attributes, branches, functions."""
+    """Yield every tensor except the top graph's dense initializers.
+
+    That includes sparse initializers, and the tensors of attributes, branches and functions.
+    """
     for sparse in model.graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     graphs: list[onnx.GraphProto] = []
@@ -345,7 +349,7 @@ def inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     for function in model.functions:
         for attribute in function.attribute_proto:
             yield from _attribute_tensors(attribute, graphs)
-    # Branches of a hostile file may be nested at any depth.
+    # A hostile file can nest graphs at any depth, so this does not recurse.
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()

@@ -1,1 +1,1 @@
-"""Translators of ONNX operators that are layers of networks, one file for each theme."""
+"""Translators of ONNX operators that are network layers, one file per theme."""

@@ -1,6 +1,8 @@
-"""Translators of Attention (opsets 23 to 25), LinearAttention and RotaryEmbedding, and their parts.
+"""Translators of Attention (opsets 23 to 25), LinearAttention and RotaryEmbedding.
 
-Formulas: ONNX operator documentation.
+The parts that they share with the attention operators of com.microsoft are here too. Formulas: ONNX
+operator documentation. In shapes, N is the batch, S the number of queries, T the number of keys,
+and E and F the sizes of a key and a value in one head.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.recurrent import MAX_STEPS
 from scheduler.tensor.tensor import Tensor
 
-# --- Attention on tensors for all operators: softmax(Q K' + mask) V ---------------------------
+# --- Attention on Tensors: softmax(Q K' + mask) V ---------------------------------------------
 #
-# Queries are grouped by the key head they share, so keys and values are never repeated. Masks that
-# follow from positions are computed from ramps, not stored.
+# Query heads that share a key head are grouped on one axis, so keys and values are not repeated.
+# Masks that depend on positions only are computed by the kernel, not stored.
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The keys that a query may attend to, and an addend to its scores."""
+    """The keys that each query can attend to, and an addend to the scores."""
 
-    allowed: Tensor | None = None  # bool, broadcasts to (N, heads, S, T); None where all are
-    added: Tensor | None = None  # broadcasts to the same; None for nothing
-    may_be_empty: bool = False  # a query may have no key at all: it then gives zeros
+    allowed: Tensor | None = None  # bool, broadcasts to (N, heads, S, T); None allows all keys
+    added: Tensor | None = None  # addend, broadcasts to (N, heads, S, T); None for no addend
+    may_be_empty: bool = False  # whether a query can have no key; its result is then zeros
 
     def restricted(self, allowed: Tensor, *, may_be_empty: bool) -> Mask:
         """Return this mask with fewer keys allowed."""
@@ -40,18 +42,19 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The intermediate results of an attention, (N, heads, S, T) each."""
+    """The intermediate results of attention, each (N, heads, S, T)."""
 
-    raw: Tensor  # scaled products
-    capped: Tensor  # after softcap
-    masked: Tensor  # after the mask
-    weights: Tensor  # after softmax
+    raw: Tensor  # scaled products of queries and keys
+    capped: Tensor  # scores after softcap
+    masked: Tensor  # scores after the mask
+    weights: Tensor  # weights after softmax
 
 
 def attention_mask(value: Value, keys: int) -> Mask:
-    """Return the mask of an operator's input, which broadcasts to (N, heads, S, T) for T keys.
+    """Return the mask in an operator's input, for `keys` keys.
 
-    It is bool (True: attend) or an addend to the scores. Keys beyond its last axis are masked.
+    The input broadcasts to (N, heads, S, T). It is bool (True: attend) or an addend to the scores.
+    If its last axis is shorter than T, the remaining keys are masked.
     """
     mask, known = as_tensor(value), None if isinstance(value, Tensor) else value
     missing = keys - mask.shape[-1]
@@ -59,23 +62,27 @@ def attention_mask(value: Value, keys: int) -> Mask:
         raise ModelError(f"a mask of shape {mask.shape} does not fit {keys} keys")
     widths = [(0, 0)] * (mask.ndim - 1) + [(0, missing)]
     if mask.shape[-1] == 1 < keys:
-        missing, widths = 0, [(0, 0)] * mask.ndim  # broadcasts
+        missing, widths = 0, [(0, 0)] * mask.ndim  # a last axis of 1 broadcasts
     if mask.dtype is dt.bool_:
         empty = known is None or not bool(np.any(known, axis=-1).all())
         return Mask(allowed=mask.pad(widths, value=False), may_be_empty=empty)
     empty = known is None or bool(np.isneginf(known).all(axis=-1).any())
-    # Halves cannot hold all that is added to scores.
+    # fp16 is too narrow for common addends.
     return Mask(added=wide(mask).pad(widths, -math.inf), may_be_empty=empty)
 
 
 def scaled_dot(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, softcap: float = 0.0
 ) -> tuple[Tensor, Scores]:
-    """Return attention, (N, heads, S, F) in the type of q, and its intermediate results.
+    """Return attention as (N, heads, S, F) in the type of q, and its intermediate results.
 
-    q is (N, heads, S, E), k (N, kv_heads, T, E), v (N, kv_heads, T, F); kv_heads divides heads.
-    Products are scaled, then become softcap*tanh(scores/softcap) if softcap is not 0. Raises
-    ModelError if heads or sizes do not fit.
+    Args:
+        q: queries (N, heads, S, E).
+        k: keys (N, kv_heads, T, E); kv_heads divides heads.
+        v: values (N, kv_heads, T, F).
+        mask: allowed keys and addends.
+        scale: factor of the products.
+        softcap: if not 0, scores become softcap*tanh(scores/softcap).
     """
     batch, heads, rows, _ = q.shape
     groups = k.shape[1]
@@ -99,7 +106,7 @@ def scaled_dot(
 
 
 def _grouped(shape: tuple[int, ...], shared: int) -> tuple[int, ...]:
-    """Return (N, heads, ...) as (N, heads/shared, shared, ...) if keys are shared."""
+    """Return shape (N, heads, ...) as (N, heads/shared, shared, ...), unchanged if shared is 1."""
     if shared == 1:
         return shape
     heads = (1, 1) if shape[1] == 1 else (shape[1] // shared, shared)
@@ -112,10 +119,10 @@ def _in_groups(mask: Tensor, shared: int) -> Tensor:
 
 
 def softmax(scores: Tensor, *, may_be_empty: bool) -> Tensor:
-    """Return the softmax along the last axis; zeros where all scores are -inf, if that may be."""
+    """Return the softmax along the last axis; `may_be_empty` gives zeros for a row of -inf."""
     if not may_be_empty:
         return scores.softmax(-1)
-    # -inf - -inf is no number; and a row with a finite score sums to 1 or more.
+    # A finite maximum avoids -inf - -inf. Only an empty row sums to less than 1.
     lowest = float(np.finfo(scores.dtype.np).min)
     weights = (scores - scores.max(-1, keepdim=True).maximum(lowest)).exp()
     return weights / weights.sum(-1, keepdim=True).maximum(1.0)
@@ -136,10 +143,10 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def attention(ctx: NodeContext) -> Sequence[Value]:
-    """Translate Attention: inputs of 3 or 4 axes, grouped heads, masks, a cache in or outside.
+    """Translate Attention of inputs with 3 or 4 axes.
 
-    The softmax is computed in float32 or wider whatever `softmax_precision` asks for. Outputs: Y,
-    the keys and values with the past ones before them, and the scores of qk_matmul_output_mode.
+    Outputs: Y, keys and values including past ones, and the scores that `qk_matmul_output_mode`
+    selects. The softmax is computed in float32 or wider, regardless of `softmax_precision`.
     """
     q, k, v = (ctx.tensor(i) for i in range(3))
     packed = q.ndim == 3
@@ -169,7 +176,7 @@ def attention(ctx: NodeContext) -> Sequence[Value]:
 
 
 def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
-    """Return which keys each query (row) may attend to; `past` of the keys come from a cache."""
+    """Return the mask for `rows` queries; the first `past` of the keys come from a cache."""
     mask = attention_mask(ctx.value(3), keys) if ctx.has(3) else Mask()
     left, right = (ctx.integer(f"{side}_window_size", -1) for side in ("left", "right"))
     if min(left, right) < -1:
@@ -188,10 +195,10 @@ def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
         least = past + rows
     if left < 0 and right < 0:
         return mask
-    # The first query's position among the keys is how many keys are there before it.
+    # Position of the first query among the keys.
     first: Tensor | int = past if lengths is None else lengths - rows
     ahead = Tensor.arange(keys) - (Tensor.arange(rows).unsqueeze(1) + first)
-    # With another mask, its keys and those of the window may have none in common.
+    # The input mask and the window can exclude each other's keys.
     empty = ctx.has(3) or least < rows or (left >= 0 and past + rows - 1 - left > keys - 1)
     if right >= 0:
         mask = mask.restricted(ahead <= right, may_be_empty=empty)
@@ -200,9 +207,9 @@ def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
     return mask
 
 
-# --- Translator of LinearAttention (opset 27). Formulas: ONNX operator documentation ----------
+# --- LinearAttention (opset 27) ---------------------------------------------------------------
 
-# Update rule -> whether it takes a decay, and an update rate.
+# Update rule -> (whether it has a decay, whether it has an update rate beta).
 _RULES = {
     "linear": (False, False),
     "gated": (True, False),
@@ -212,7 +219,7 @@ _RULES = {
 
 
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:
-    """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated."""
+    """Translate LinearAttention, unrolled over tokens that each update a state (N, heads, E, F)."""
     rule = ctx.text("update_rule", "gated_delta")
     if rule not in _RULES:
         raise ModelError(f"update_rule must be one of {list(_RULES)}, found {rule!r}")
@@ -251,13 +258,13 @@ def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     return [y.as_type(query.dtype), state.as_type(kept)][: max(1, ctx.outputs)]
 
 
-# --- Rotary position embedding (Su et al. 2021), of ONNX and of com.microsoft -----------------
+# --- Rotary position embedding (Su et al. 2021) of ONNX and of com.microsoft ------------------
 
 
 def rotary_embedding(ctx: NodeContext) -> Value:
     """Translate RotaryEmbedding: x (N, heads, S, E), or (N, S, heads*E) with num_heads.
 
-    The caches are (positions, R/2) with position_ids (N, S), or (N, S, R/2) without.
+    The cos and sin caches are (positions, R/2) with position_ids (N, S), or (N, S, R/2) without.
     """
     x = ctx.tensor(0)
     cos, sin = (_rows(ctx, ctx.tensor(i), 3) for i in (1, 2))
@@ -270,9 +277,9 @@ def rotary_embedding(ctx: NodeContext) -> Value:
 
 
 def contrib_rotary_embedding(ctx: NodeContext) -> Value:
-    """Translate RotaryEmbedding of com.microsoft: its inputs come in another order.
+    """Translate RotaryEmbedding of com.microsoft, whose inputs are in another order.
 
-    x (N, heads, S, E) or (N, S, heads*E), positions (N, S) or one number, the first position.
+    x is (N, heads, S, E) or (N, S, heads*E). Positions are (N, S), or only the first as one number.
     """
     if ctx.integer("is_packed_batching", 0):
         raise ModelError("is_packed_batching=1 is not supported")
@@ -281,7 +288,7 @@ def contrib_rotary_embedding(ctx: NodeContext) -> Value:
     size = ctx.integer("rotary_embedding_dim", 0)
     heads = x if x.ndim == 4 else None
     if heads is None:
-        # Without the number of heads, a head is what the cache turns.
+        # Without num_heads, the cache's width determines the size of a head.
         width = 2 * caches[0].shape[-1]
         heads = split_heads(x, ctx.integer("num_heads", 0) or x.shape[2] // width)
     if positions.size == 1 and positions.ndim < 2:
@@ -292,10 +299,14 @@ def contrib_rotary_embedding(ctx: NodeContext) -> Value:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, size: int, *, interleaved: bool) -> Tensor:
-    """Turn pairs of elements of the last axis of x (N, heads, S, E), by caches (N or 1, S, R/2).
+    """Return x (N, heads, S, E) with pairs of elements of the last axis rotated.
 
-    R = `size` elements are turned (0: all), the others stay. Pairs are neighbours if `interleaved`;
-    otherwise element i goes with i + R/2.
+    Args:
+        x: the queries or keys.
+        cos: cosines of the angles, (N or 1, S, R/2).
+        sin: sines of the angles, same shape.
+        size: number R of elements to rotate, 0 for all; the others stay unchanged.
+        interleaved: whether pairs are neighbors; otherwise element i is paired with i + R/2.
     """
     turned = size or x.shape[-1]
     half = turned // 2

@@ -1,4 +1,9 @@
-"""Translators of operators of com.microsoft: activations, products, norms and attention."""
+"""Translators of com.microsoft operators: activations, products, normalization and attention.
+
+ONNX Runtime's optimizers and quantization tools write these contributed operators. Formulas: ONNX
+Runtime's documentation of them. In shapes, N is the batch, S the number of queries, T the number of
+keys and W a width.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ from scheduler.onnx_import.ops import activation
 from scheduler.onnx_import.ops.matmul import gemm
 from scheduler.tensor.tensor import Tensor
 
+# Activation -> function of (x, activation_params).
 _FUSED: dict[str, Callable[[Tensor, list[float]], Tensor]] = {
     "": lambda x, _: x,
     "Clip": lambda x, p: x.clip(*p),
@@ -38,32 +44,33 @@ def bias_gelu(ctx: NodeContext) -> Value:
 
 
 def fast_gelu(ctx: NodeContext) -> Value:
-    """Translate FastGelu: the tanh formula, of x + bias where one is given."""
+    """Translate FastGelu: the tanh formula of x, or of x + bias."""
     x = ctx.tensor(0)
     return (x + ctx.tensor(1) if ctx.has(1) else x).gelu("tanh")
 
 
 def quick_gelu(ctx: NodeContext) -> Value:
-    """Translate QuickGelu: x sigmoid(alpha x), for alpha 1.702 near to GELU (Hendrycks 2016)."""
+    """Translate QuickGelu: x sigmoid(alpha x); alpha 1.702 approximates GELU (Hendrycks 2016)."""
     x = ctx.tensor(0)
     return x * (x * ctx.number("alpha", 1.702)).sigmoid()
 
 
 def fused_conv(ctx: NodeContext) -> Value:
-    """Translate FusedConv: activation(Conv(x, w, b) + z), z optional."""
+    """Translate FusedConv: activation(Conv(x, w, b) + z) with an optional z."""
     y = conv(ctx)
     return _activated(ctx, y + ctx.tensor(3) if ctx.has(3) else y)
 
 
 def fused_gemm(ctx: NodeContext) -> Value:
-    """Translate FusedGemm: activation(alpha A' B' + beta C)."""
+    """Translate FusedGemm: activation(alpha A' B' + beta C), A' and B' transposed if requested."""
     return _activated(ctx, gemm(ctx))
 
 
 def fused_matmul(ctx: NodeContext) -> Value:
-    """Translate FusedMatMul: alpha A' B', of matrices or batches of them, but no vector transposed.
+    """Translate FusedMatMul: alpha A' B' of matrices or batches of matrices.
 
-    transBatchA and transBatchB move the first axis behind the others before the product.
+    transA and transB transpose matrices. transBatchA and transBatchB first move axis 0 to the
+    second-to-last position.
     """
     operands = []
     for index, name in enumerate("AB"):
@@ -81,7 +88,7 @@ def fused_matmul(ctx: NodeContext) -> Value:
 
 
 def simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate SimplifiedLayerNormalization: no mean is taken; x/rms(x)*scale, and 1/rms(x)."""
+    """Translate SimplifiedLayerNormalization: x/rms(x)*scale, and 1/rms(x)."""
     x = ctx.tensor(0)
     first = ctx.integer("axis", -1) % x.ndim
     axes = tuple(range(first, x.ndim))
@@ -90,11 +97,11 @@ def simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate EmbedLayerNormalization: of word + position + segment embedding, (N, S, W).
+    """Translate EmbedLayerNormalization: LayerNormalization of a sum of embeddings (N, S, W).
 
-    Inputs: ids (N, S), segment ids (optional), word, position and segment embedding (optional),
-    gamma, beta, mask (N, S) and position ids (optional). Outputs: the result, the number of ones in
-    each row of the mask (zeros without one), the sum of the embeddings.
+    Inputs: ids (N, S), segment ids, word, position and segment embeddings, gamma, beta, mask (N, S)
+    and position ids. Segments, mask and position ids are optional. Outputs: the result, the number
+    of ones in each row of the mask (0 without a mask), and the sum of the embeddings.
     """
     ids = ctx.tensor(0)
     batch, steps = ids.shape
@@ -112,7 +119,7 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate SkipLayerNormalization of x, skip, gamma, beta, bias: also mean, 1/std, sum."""
+    """Translate SkipLayerNormalization of x + skip + bias: the result, mean, 1/std and the sum."""
     total = _skip_sum(ctx, 4)
     beta = ctx.tensor(3) if ctx.has(3) else None
     axis = (total.ndim - 1,)
@@ -123,8 +130,8 @@ def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def skip_simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     """Translate SkipSimplifiedLayerNormalization: the same without mean and beta.
 
-    Inputs: x, skip, gamma, bias (optional). Nobody computes the second output, the mean: it is
-    zeros.
+    Inputs: x, skip, gamma and bias (optional). The second output, the mean, is unused by
+    definition; it is zeros here.
     """
     total = _skip_sum(ctx, 3)
     axis = (total.ndim - 1,)
@@ -148,13 +155,13 @@ def _activated(ctx: NodeContext, y: Tensor) -> Tensor:
     return _FUSED[name](y, parameters)
 
 
-# --- Translators of products with quantised weights of com.microsoft, as quantisers write them
+# --- Products with quantized weights of com.microsoft -----------------------------------------
 
 
 def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
-    """Translate DynamicQuantizeMatMul: A float32, quantised to uint8 by its own range; A B + bias.
+    """Translate DynamicQuantizeMatMul: A B + bias, with A (float32) quantized by its own range.
 
-    Inputs: A, B, scale and zero point of B (one, or one for each column), bias.
+    Inputs: A, B, scale and zero point of B (one, or one per column), and bias. A becomes uint8.
     """
     left, quantized = dynamically_quantized(ctx.tensor(0))
     product = real_product(left, quantized, scheme_at(ctx, 2, 3), ctx.tensor(1))
@@ -162,17 +169,17 @@ def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
 
 
 def matmul_integer_to_float(ctx: NodeContext) -> Value:
-    """Translate MatMulIntegerToFloat: A, B, scales of both, zero points of both, bias."""
+    """Translate MatMulIntegerToFloat; inputs: A, B, both scales, both zero points, bias."""
     left, right = scheme_at(ctx, 2, 4), scheme_at(ctx, 3, 5)
     return _with_bias(ctx, real_product(left, ctx.tensor(0), right, ctx.tensor(1)), 6)
 
 
 def matmul_nbits(ctx: NodeContext) -> Value:
-    """Translate MatMulNBits: A (..., K) times B' + bias, B (N, K) of 2, 4 or 8 bits, packed.
+    """Translate MatMulNBits: A (..., K) times B' + bias, with B (N, K) packed in 2, 4 or 8 bits.
 
-    Along K each block of B has a scale and a zero point: packed like B, or a float. B's inputs must
-    be constants, and its columns not reordered (g_idx). `accuracy_level`, which allows less than
-    float32, is not used.
+    Each block of B along K has a scale and a zero point, which is packed like B or a float. B and
+    its zero points must be constants. Reordered columns (g_idx) are not supported. The product is
+    computed in float32; `accuracy_level` is ignored.
     """
     if ctx.has(4):
         raise ModelError("g_idx is not supported; export without reordered columns")
@@ -199,7 +206,7 @@ def _with_bias(ctx: NodeContext, product: Tensor, index: int) -> Tensor:
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
-    """Return unsigned numbers (rows, n) from bytes that hold several, the lowest bits first."""
+    """Return the unsigned numbers (rows, n) packed in bytes, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return np.asarray(numbers.reshape(packed.shape[0], -1), order="C")
@@ -216,16 +223,17 @@ def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
 
 # --- Attention, QAttention and MultiHeadAttention of com.microsoft, without caches ------------
 
-# Added to the scores of masked keys, unless the node says otherwise.
+# Default of mask_filter_value, which is added to the scores of masked keys.
 _MASKED = -10000.0
 
 
 def packed_attention(ctx: NodeContext) -> Value:
-    """Translate Attention: x (N, S, W), weights of Q, K and V side by side, bias optional.
+    """Translate Attention of x (N, S, W), with the weights of Q, K and V concatenated.
 
-    The mask is (N, T), (N, S, T), or (N,) lengths; scores may get an addend.
+    Inputs: x, weights, bias, mask, past, and an addend to the scores. All after the weights are
+    optional. The mask is (N, T), (N, S, T), or (N,) with the numbers of keys.
     """
-    _refuse_extras(ctx, past=4)
+    _check_extras(ctx, past=4)
     x, weight = ctx.tensor(0), ctx.tensor(1)
     joined = x.matmul(weight)
     if ctx.has(2):
@@ -234,8 +242,8 @@ def packed_attention(ctx: NodeContext) -> Value:
     return _attend(ctx, *_heads(ctx, joined, sizes), mask=3, addend=5)
 
 
-def _refuse_extras(ctx: NodeContext, past: int) -> None:
-    """Refuse what neither form of Attention computes here."""
+def _check_extras(ctx: NodeContext, past: int) -> None:
+    """Raise ModelError for features of Attention and QAttention that are not supported."""
     if ctx.has(past) or ctx.outputs > 1:
         raise ModelError("a cache (past, present) is not supported")
     if ctx.integer("do_rotary", 0):
@@ -243,8 +251,8 @@ def _refuse_extras(ctx: NodeContext, past: int) -> None:
 
 
 def quantized_attention(ctx: NodeContext) -> Value:
-    """Translate QAttention: x, weight, bias, scales of both, mask, zero points of both."""
-    _refuse_extras(ctx, past=8)
+    """Translate QAttention; inputs: x, weights, bias, both scales, mask, both zero points."""
+    _check_extras(ctx, past=8)
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
     heads = _heads(ctx, joined, [joined.shape[2] // 3] * 3)
@@ -258,7 +266,7 @@ def _heads(ctx: NodeContext, joined: Tensor, sizes: list[int]) -> tuple[Tensor, 
 
 
 def multi_head_attention(ctx: NodeContext) -> Value:
-    """Translate MultiHeadAttention: Q (N, S, W), K, V (N, T, ·) or (N, heads, T, ·), bias, mask."""
+    """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, W) or (N, heads, T, E)."""
     if any(ctx.has(i) for i in (6, 7, 8, 9)) or ctx.outputs > 1:
         raise ModelError("a cache (past_key, past_value) is not supported")
     if not (ctx.has(1) and ctx.has(2)) or ctx.tensor(0).ndim != 3:
@@ -290,7 +298,7 @@ def _attend(ctx: NodeContext, q: Tensor, k: Tensor, v: Tensor, *, mask: int, add
 
 
 def _kept(mask: Tensor, batch: int, keys: int) -> Tensor:
-    """Return which keys count, (N, 1, 1 or S, T), from what a node says about padding."""
+    """Return the mask of valid keys, bool (N, 1, 1 or S, T), from a node's mask input."""
     if mask.shape == (batch,):
         return Tensor.arange(keys) < mask.reshape((batch, 1, 1, 1))
     if mask.shape == (batch, keys):
@@ -303,7 +311,7 @@ def _kept(mask: Tensor, batch: int, keys: int) -> Tensor:
     )
 
 
-# --- The table of supported operators of com.microsoft, which ONNX Runtime leaves in files ----
+# --- The table of supported com.microsoft operators -------------------------------------------
 
 _OPERATORS: Mapping[str, Callable[[NodeContext], Value | Sequence[Value]]] = {
     "Attention": packed_attention,
@@ -340,5 +348,5 @@ _OPERATORS: Mapping[str, Callable[[NodeContext], Value | Sequence[Value]]] = {
     "SkipSimplifiedLayerNormalization": skip_simplified_layer_normalization,
     "TransposeMatMul": fused_matmul,
 }
-# By qualified name, as the table of operators lists them.
+# "com.microsoft:OP_TYPE" -> translator.
 CONTRIB = {f"com.microsoft:{name}": translator for name, translator in _OPERATORS.items()}

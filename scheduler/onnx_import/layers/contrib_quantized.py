@@ -1,6 +1,8 @@
-"""Translators of quantised operators of com.microsoft: computed as real numbers, rounded once.
+"""Translators of quantized com.microsoft operators.
 
-Formulas: ONNX Runtime's documentation of its contributed operators.
+Most of them dequantize their inputs, compute with real numbers, and quantize the result, so it is
+rounded once. Each scale is followed by its zero point. Formulas: ONNX Runtime's documentation of
+its contributed operators.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Translator = Callable[[NodeContext], Value]
 
 
 def qlinear_binary(function: Callable[[Tensor, Tensor], Tensor]) -> Translator:
-    """Return the translator of (a, scale, zero, b, scale, zero, scale, zero) -> function(a, b)."""
+    """Return the translator of y = function(a, b); inputs: a, b (with scales), scale of y."""
 
     def translate(ctx: NodeContext) -> Value:
         a, b = _real(ctx, 0), _real(ctx, 3)
@@ -39,19 +41,19 @@ def qlinear_binary(function: Callable[[Tensor, Tensor], Tensor]) -> Translator:
 
 
 def qlinear_unary(function: Callable[[Tensor], Tensor]) -> Translator:
-    """Return the translator of (x, scale, zero, scale, zero) -> function(x)."""
+    """Return the translator of y = function(x); inputs: x (with its scale), scale of y."""
     return lambda ctx: _stored(ctx, function(_real(ctx, 0)), 3, ctx.tensor(0).dtype)
 
 
 def qlinear_concat(ctx: NodeContext) -> Value:
-    """Translate QLinearConcat: scale, zero, then (x, scale, zero) of each part."""
+    """Translate QLinearConcat; inputs: scale of the result, then each part with its scale."""
     parts = [_real(ctx, i) for i in range(2, ctx.count, 3)]
     axis = normal_axis(ctx.integer("axis", 0), parts[0].ndim)
     return _stored(ctx, Tensor.cat(parts, axis=axis), 0, ctx.tensor(2).dtype)
 
 
 def qlinear_leaky_relu(ctx: NodeContext) -> Value:
-    """Translate QLinearLeakyRelu."""
+    """Translate QLinearLeakyRelu: alpha x below 0."""
     x, alpha = _real(ctx, 0), ctx.number("alpha", 0.01)
     return _stored(ctx, (x < 0).where(x * alpha, x), 3, ctx.tensor(0).dtype)
 
@@ -73,7 +75,7 @@ def qlinear_average_pool(ctx: NodeContext) -> Value:
 
 
 def qlinear_conv_any_layout(ctx: NodeContext) -> Value:
-    """Translate QLinearConv: ONNX's, with the channels of x and y last for channels_last=1."""
+    """Translate QLinearConv as in ONNX; with channels_last=1 the channels of x and y are last."""
     if not ctx.integer("channels_last", 0):
         return qlinear_conv(ctx)
     y = qlinear_conv(replace(ctx, inputs=(_channels_second(ctx.tensor(0)), *ctx.inputs[1:])))
@@ -90,13 +92,13 @@ def nhwc_max_pool(ctx: NodeContext) -> Value:
 
 
 def qlinear_where(ctx: NodeContext) -> Value:
-    """Translate QLinearWhere: condition, (x, scale, zero), (y, scale, zero), scale, zero."""
+    """Translate QLinearWhere; inputs: condition, x, y (with scales), scale of the result."""
     chosen = ctx.tensor(0).bool().where(_real(ctx, 1), _real(ctx, 4))
     return _stored(ctx, chosen, 7, ctx.tensor(1).dtype)
 
 
 def qlinear_softmax(ctx: NodeContext) -> Value:
-    """Translate QLinearSoftmax: one axis from `opset` 13 on, before it all from `axis` on."""
+    """Translate QLinearSoftmax: along `axis`, or over all axes from `axis` before `opset` 13."""
     x, axis = _real(ctx, 0), ctx.integer("axis", -1)
     if ctx.integer("opset", 13) >= 13:
         y = x.softmax(normal_axis(axis, x.ndim))
@@ -106,9 +108,10 @@ def qlinear_softmax(ctx: NodeContext) -> Value:
 
 
 def qgemm(ctx: NodeContext) -> Value:
-    """Translate QGemm: alpha A' B' + C of quantised matrices, C int32 in the products' scale.
+    """Translate QGemm: alpha A' B' + C of quantized matrices.
 
-    The weight B may have a scale for each column. Without an output scale the result is float32.
+    C is int32 and has the scale of the product. B can have a scale per column. Without an output
+    scale the result is float32.
     """
     a, b = ctx.tensor(0), ctx.tensor(3)
     a = a.transpose() if ctx.integer("transA", 0) else a
@@ -122,7 +125,7 @@ def qgemm(ctx: NodeContext) -> Value:
 
 
 def _scheme(ctx: NodeContext, index: int) -> Scheme:
-    """Return what the scale and the zero point at inputs `index` and `index` + 1 say."""
+    """Return the scheme with the scale at input `index` and the zero point after it."""
     zero = ctx.tensor(index + 1).reshape(()) if ctx.has(index + 1) else None
     return Scheme(ctx.tensor(index).reshape(()), zero)
 
@@ -144,21 +147,21 @@ def _stored(ctx: NodeContext, x: Tensor, index: int, target: dt.DType) -> Tensor
     return whole.clip(float(dt.min_value(target)), float(dt.max_value(target))).cast(target)
 
 
-# --- Translator of DynamicQuantizeLSTM of com.microsoft: an LSTM that multiplies integers -----
-# Inputs and hidden state are quantised to uint8 by their own range: the inputs of all steps at
-# once, the state of a direction in each step, the whole batch by one scale (ONNX Runtime divides
-# large batches among its threads).
+# --- DynamicQuantizeLSTM of com.microsoft: an LSTM with integer products ----------------------
+# Inputs and hidden state are quantized to uint8 by their own range. All steps of the inputs share
+# one scale; the hidden state has a new scale per step and direction. The whole batch shares a
+# scale, while ONNX Runtime splits large batches among its threads.
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
-    """Quantised matrices (D, K, M) with a scale (and a zero point) per direction or column."""
+    """Quantized matrices (D, K, M) with scales and zero points per direction or per column."""
 
     values: Tensor
     scheme: Scheme
 
     def columns(self, start: int, count: int) -> _Matrices:
-        """Return some of the columns."""
+        """Return `count` columns from `start` on."""
         part = slice(start, start + count)
         scale, zero = self.scheme.scale, self.scheme.zero_point
         if scale.shape[2] > 1:
@@ -168,7 +171,7 @@ class _Matrices:
         return _Matrices(self.values[:, :, part], Scheme(scale, zero))
 
     def times(self, x: Tensor) -> Tensor:
-        """Return x (D or 1, N, K) times the matrices; x is quantised for each of its first axis."""
+        """Return x (D or 1, N, K), quantized with a scale per index of axis 0, times this."""
         scheme = dynamic_scheme(x, (1, 2))
         whole = scheme.centred(scheme.quantize(x, TensorProto.UINT8))
         total = whole.matmul(self.scheme.centred(self.values))

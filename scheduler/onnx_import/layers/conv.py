@@ -1,6 +1,7 @@
-"""Translators of convolution, its transpose, and the windows that it shares with pooling.
+"""Translators of Conv, ConvTranspose, DeformConv and CausalConvWithState.
 
-There may be any number of spatial axes. DeformConv reads between elements, at run-time offsets.
+There can be any number of spatial axes. `read_window` turns the window attributes (pads, auto_pad,
+strides, ...) of convolution and pooling into explicit widths.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def conv(ctx: NodeContext) -> Tensor:
-    """Translate Conv: (N, C, spatial...), weight (M, C/group, kernel...), optional bias (M,)."""
+    """Translate Conv: x (N, C, spatial...), weight (M, C/group, kernel...), optional bias (M,)."""
     return conv_of(ctx, ctx.tensor(0), ctx.tensor(1), ctx.tensor(2) if ctx.has(2) else None)
 
 
 def conv_of(ctx: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the convolution of given values with the attributes of a node."""
+    """Return the convolution of x, weight and bias with the attributes of a node."""
     groups = _groups(ctx, x.shape[1], weight.shape[0])
     window = read_window(ctx, x.shape[2:], _kernel(ctx, weight.shape))
     return x.conv2d(
@@ -40,7 +41,7 @@ def conv_of(ctx: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 def causal_conv(ctx: NodeContext) -> list[Value]:
     """Translate CausalConvWithState: x (N, C, n), weight (C, 1, k), state (N, C, k-1).
 
-    Each output sees itself and the k-1 elements before it; the second result is the new state.
+    Each output depends on its element and the k-1 before it. The second result is the new state.
     """
     x, weight = ctx.tensor(0), ctx.tensor(1)
     if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (x.shape[1], 1):
@@ -71,7 +72,7 @@ def conv_transpose(ctx: NodeContext) -> Value:
     rank = len(kernel)
     strides, dilations = per_axis(ctx, "strides", rank), per_axis(ctx, "dilations", rank)
     output_padding = per_axis(ctx, "output_padding", rank, default=0)
-    # Padding below that is cut off.
+    # Sizes of the result before padding is cut off.
     full = tuple(
         (size - 1) * s + d * (k - 1) + 1 + o
         for size, s, d, k, o in zip(
@@ -107,10 +108,11 @@ def _transpose_pads(
     pairs = []
     for size, target in zip(full, wanted, strict=True):
         total = size - target
-        if total < 0:  # more than there is: the rest is empty, at the end
+        if total < 0:  # the target is larger: add zeros at the end
             pairs.append((0, total))
             continue
-        # The odd element after (UPPER) or before (LOWER), as since ConvTranspose-11; -1 swaps them.
+        # An odd element is cut off after (UPPER) or before (LOWER), as in ConvTranspose-11 and
+        # later; ConvTranspose-1 swaps them.
         small, large = total // 2, total - total // 2
         pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
     return tuple(pairs)
@@ -137,9 +139,9 @@ def _groups(ctx: NodeContext, channels: int, weight_channels: int) -> int:
 
 
 def deform_conv(ctx: NodeContext) -> Value:
-    """Translate DeformConv (opset 19 on), any number of spatial axes.
+    """Translate DeformConv (opset 19 on), which reads between elements, at run-time offsets.
 
-    The samples of all taps are stored, (N, C, taps, out...); the rest is a 1x1 convolution.
+    The samples of all taps are stored as (N, C, taps, out...); a 1x1 convolution follows.
     """
     x, weight, offset = ctx.tensor(0), ctx.tensor(1), ctx.tensor(2)
     groups, parts = ctx.integer("group", 1), ctx.integer("offset_group", 1)
@@ -170,7 +172,7 @@ def deform_conv(ctx: NodeContext) -> Value:
 
 
 def _regular(window: Window, i: int, out: tuple[int, ...]) -> Tensor:
-    """Return where the taps of one axis are without offsets, for (1, kernel..., out...)."""
+    """Return the positions of taps along axis i without offsets, (1, kernel..., out...)."""
     rank = len(out)
     kernel_shape, out_shape = [1] * (1 + 2 * rank), [1] * (1 + 2 * rank)
     kernel_shape[1 + i], out_shape[1 + rank + i] = window.kernel[i], out[i]
@@ -189,27 +191,30 @@ def _sizes(window: Window, x: Tensor) -> tuple[int, ...]:
     )
 
 
-# --- Windows of convolution and pooling: attributes to explicit widths ------------------------
+# --- Windows of convolution and pooling, with explicit widths ---------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """Attributes of a windowed operator, one entry per spatial axis."""
 
-    kernel: tuple[int, ...]  # window sizes
+    kernel: tuple[int, ...]  # elements of a window
     strides: tuple[int, ...]  # steps between windows
     dilations: tuple[int, ...]  # steps between the elements of a window
-    pads: Pairs  # (before, after) widths
-    ceil_extra: tuple[int, ...]  # after, added by ceil_mode for a last partial window
+    pads: Pairs  # (before, after) widths of padding
+    ceil_extra: tuple[int, ...]  # padding after, added by ceil_mode for a partial last window
 
     @property
     def padding(self) -> Pairs:
-        """Return all (before, after) widths, those of ceil_mode included."""
+        """The (before, after) widths of padding, including those of ceil_mode."""
         return tuple((b, e + x) for (b, e), x in zip(self.pads, self.ceil_extra, strict=True))
 
 
 def read_window(ctx: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
-    """Read strides, dilations, pads, auto_pad and ceil_mode of a node for spatial axes."""
+    """Return the window of a node from strides, dilations, pads, auto_pad and ceil_mode.
+
+    `spatial` are the sizes of the spatial axes, `kernel` those of the window.
+    """
     rank = len(spatial)
     if len(kernel) != rank:
         raise ModelError(f"kernel_shape {list(kernel)} does not fit {rank} spatial axes")
@@ -234,7 +239,7 @@ def read_window(ctx: NodeContext, spatial: Sequence[int], kernel: Sequence[int])
 
 
 def per_axis(ctx: NodeContext, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
-    """Return a per-axis attribute, `default` everywhere if it is not there."""
+    """Return a per-axis attribute, or `default` for every axis if it is missing."""
     values = ctx.ints_attribute(name)
     if values is None:
         return (default,) * rank
@@ -244,7 +249,7 @@ def per_axis(ctx: NodeContext, name: str, rank: int, default: int = 1) -> tuple[
 
 
 def explicit_pads(ctx: NodeContext, rank: int) -> Pairs:
-    """Return the `pads` attribute as (before, after) per axis, zeros if it is not there."""
+    """Return the `pads` attribute as (before, after) per axis, zeros if it is missing."""
     values = ctx.ints_attribute("pads") or [0] * (2 * rank)
     if len(values) != 2 * rank:
         raise ModelError(f"pads {values} does not fit {rank} spatial axes")
@@ -252,7 +257,7 @@ def explicit_pads(ctx: NodeContext, rank: int) -> Pairs:
 
 
 def auto_pad(ctx: NodeContext) -> str:
-    """Return the auto_pad attribute."""
+    """Return the auto_pad attribute; raise ModelError if it is unknown."""
     mode: str = ctx.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"):
         raise ModelError(
@@ -275,7 +280,8 @@ def _pads(
         return ((0, 0),) * len(spatial)
     pairs = []
     for size, k, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        # SAME: as many outputs as strided inputs, the odd element after (UPPER) or before (LOWER).
+        # SAME: one output per strided input. An odd element of padding is put after (UPPER) or
+        # before (LOWER).
         count = -(-size // stride)
         total = max(0, (count - 1) * stride + dilation * (k - 1) + 1 - size)
         small, large = total // 2, total - total // 2
@@ -284,9 +290,13 @@ def _pads(
 
 
 def _ceil_extra(padded: int, reach: int, stride: int, data_end: int) -> int:
-    """Return how far the last window of ceil_mode reaches beyond the padded input."""
+    """Return how far the last window of ceil_mode extends beyond the padded input.
+
+    `padded` is the padded size, `reach` the extent of a window, and `data_end` the size with the
+    padding before the data only.
+    """
     count = -(-(padded - reach) // stride) + 1
-    # A window that would start in the padding after the data does not count.
+    # A window that starts in the padding after the data is left out.
     if (count - 1) * stride >= data_end:
         count -= 1
     return max(0, (count - 1) * stride + reach - padded)

@@ -1,7 +1,7 @@
-"""Translators of Fourier transforms, as products with constant matrices, and of mel filters.
+"""Translators of DFT, STFT, window functions and MelWeightMatrix.
 
-Fast transforms win for long signals only, and frames of audio are short. Sources: ONNX DFT-17 and
--20, STFT-17, MelWeightMatrix-17.
+Transforms are products with constant matrices: a fast Fourier transform is faster only for long
+signals, and frames of audio are short. Sources: ONNX DFT-17 and -20, STFT-17, MelWeightMatrix-17.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# Elements of a matrix that is made on the host.
+# The most elements of a matrix computed at import.
 MAX_MATRIX = 1 << 24
 
 
 def dft(ctx: NodeContext) -> Value:
-    """Translate DFT: x (..., n, ..., 1 or 2), the last axis real, or real and imaginary.
+    """Translate DFT of x (..., n, ..., 1 or 2); the last axis is real, or real and imaginary.
 
-    onesided=1 keeps the first half of a transform; with inverse=1 it takes it and returns the real
-    signal.
+    With onesided=1 the result is the first half of the transform; with inverse=1 as well, the first
+    half is the input, and the result is real.
     """
     x = ctx.tensor(0)
-    if ctx.opset < 20:  # an attribute, 1 by default; from 20 on an input, -2 by default
+    if ctx.opset < 20:  # the axis is an attribute, 1 by default; later an input, -2 by default
         axis = ctx.integer("axis", 1)
     else:
         axis = ctx.ints(2, "axis")[0] if ctx.has(2) else -2
     axis = normal_axis(axis, x.ndim)
     if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ModelError(
-            f"expected a last axis of 1 or 2 beside axis {axis}, found {list(x.shape)}"
+            f"expected a last axis of 1 or 2 other than axis {axis}, found {list(x.shape)}"
         )
     inverse, half = bool(ctx.integer("inverse", 0)), bool(ctx.integer("onesided", 0))
     given = x.shape[axis]
@@ -49,7 +49,7 @@ def dft(ctx: NodeContext) -> Value:
 
 
 def stft(ctx: NodeContext) -> Value:
-    """Translate STFT: signal (N, n, 1 or 2), windowed frames transformed: (N, frames, bins, 2)."""
+    """Translate STFT of a signal (N, n, 1 or 2) to transforms of frames (N, frames, bins, 2)."""
     x = ctx.tensor(0)
     x = x if x.ndim == 3 else x.unsqueeze(-1)
     step = ctx.ints(1, "frame_step")[0]
@@ -75,7 +75,7 @@ def stft(ctx: NodeContext) -> Value:
 
 
 def _waves(inputs: int, outputs: int, length: int, *, inverse: bool) -> Array:
-    """Return exp(-2 pi i j k / length), of the inverse exp(+...) / length: (outputs, inputs)."""
+    """Return exp(-2 pi i j k / length), or exp(2 pi i j k / length) / length: (outputs, inputs)."""
     if inputs * outputs > MAX_MATRIX:
         raise ModelError(
             f"a transform of {inputs} to {outputs} elements; expected at most {MAX_MATRIX} products"
@@ -87,7 +87,7 @@ def _waves(inputs: int, outputs: int, length: int, *, inverse: bool) -> Array:
 
 
 def _transformed(x: Tensor, axis: int, waves: Array) -> Tensor:
-    """Return the products of an axis with complex numbers (outputs, inputs), 2 as last axis."""
+    """Return the complex product of an axis of real or complex x and a matrix (outputs, inputs)."""
     inputs = waves.shape[1]
     x = x.shrink([(0, inputs if i == axis else n) for i, n in enumerate(x.shape)])
     parts = [np.stack([waves.real, waves.imag])]
@@ -98,7 +98,10 @@ def _transformed(x: Tensor, axis: int, waves: Array) -> Tensor:
 
 
 def _product(x: Tensor, axis: int, matrix: Array) -> Tensor:
-    """Sum x (..., inputs, ..., p) times (p, q, outputs, inputs) to (..., outputs, ..., q)."""
+    """Return the product of x (..., inputs, ..., p) and a matrix (p, q, outputs, inputs).
+
+    The result is (..., outputs, ..., q); the inputs are on axis `axis`.
+    """
     p, q, outputs, inputs = matrix.shape
     rest = [i for i in range(x.ndim - 1) if i != axis]
     kept = tuple(x.shape[i] for i in rest)
@@ -111,11 +114,12 @@ def _product(x: Tensor, axis: int, matrix: Array) -> Tensor:
 
 
 def _real_inverse(x: Tensor, axis: int, length: int) -> Tensor:
-    """Return the real signal of the first half of a transform."""
+    """Return the real signal whose transform has the first half x; `length` is its size."""
     bins = min(x.shape[axis], length // 2 + 1)
     x = x.shrink([(0, bins if i == axis else n) for i, n in enumerate(x.shape)])
     waves = _waves(bins, length, length, inverse=True)
-    # The other half holds the conjugates: they double the real part, but for those without a twin.
+    # The other half has the complex conjugates. They double the real part of every bin except the
+    # first, and the last for an even length.
     twice = np.full(bins, 2.0)
     twice[0] = 1.0
     if length % 2 == 0 and bins == length // 2 + 1:
@@ -127,7 +131,7 @@ def _real_inverse(x: Tensor, axis: int, length: int) -> Tensor:
 
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:
-    """Fold MelWeightMatrix: (dft_length // 2 + 1, num_mel_bins) triangles, even in mel."""
+    """Compute MelWeightMatrix at import: columns are triangles, evenly spaced in mel."""
     bins, length, rate = (
         ctx.ints(i, what)[0] for i, what in enumerate(("num_mel_bins", "dft_length", "sample_rate"))
     )
@@ -159,22 +163,22 @@ def _output_type(ctx: NodeContext) -> dt.DType:
 
 
 def hann_window(ctx: NodeContext) -> Value:
-    """Fold HannWindow: sin^2(pi i / n)."""
+    """Compute HannWindow at import: sin^2(pi i / n)."""
     return _cosines(ctx, (0.5, -0.5))
 
 
 def hamming_window(ctx: NodeContext) -> Value:
-    """Fold HammingWindow: 25/46 - 21/46 cos(2 pi i / n)."""
+    """Compute HammingWindow at import: 25/46 - 21/46 cos(2 pi i / n)."""
     return _cosines(ctx, (25 / 46, -21 / 46))
 
 
 def blackman_window(ctx: NodeContext) -> Value:
-    """Fold BlackmanWindow: 0.42 - 0.5 cos(2 pi i / n) + 0.08 cos(4 pi i / n)."""
+    """Compute BlackmanWindow at import: 0.42 - 0.5 cos(2 pi i / n) + 0.08 cos(4 pi i / n)."""
     return _cosines(ctx, (0.42, -0.5, 0.08))
 
 
 def _cosines(ctx: NodeContext, factors: tuple[float, ...]) -> Array:
-    """Return sums of cosines over the window; n is its size, less 1 with periodic=0."""
+    """Return the sum of factors[k] cos(2 pi k i / n); n is the size, less 1 with periodic=0."""
     size = ctx.ints(0, "size")[0]
     if not 0 <= size <= MAX_MATRIX:
         raise ModelError(f"size {size}; expected 0 to {MAX_MATRIX}")

@@ -1,6 +1,6 @@
-"""Translators of normalisation layers and of losses. Formulas: ONNX operator documentation.
+"""Translators of normalization layers and losses. Formulas: ONNX operator documentation.
 
-Means and variances of halves are computed in float32, whatever `stash_type` asks for, at no cost.
+Means and variances of fp16 inputs are always computed in float32, regardless of `stash_type`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# ONNX's code of an element type -> the type that statistics are returned in.
+# ONNX element type in `stash_type` -> type of the returned statistics.
 _STASH_TYPES = {1: dt.float32, 10: dt.float16, 11: dt.float64}
 
 
 def wide(x: Tensor) -> Tensor:
-    """Return x in at least float32: halves are too narrow to sum in."""
+    """Return x in float32 or wider, because sums in fp16 are inaccurate."""
     return x.cast(dt.promote(x.dtype, dt.float32))
 
 
 def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate BatchNormalization; channels are on axis 1 of x (N, C, ...) or (N,).
+    """Translate BatchNormalization of x (N, C, ...) or (N,).
 
-    With training_mode=1 (opset 14 on) x is normalised by its own mean and biased variance, and the
-    running ones are returned: momentum * given + (1 - momentum) * own. Raises ModelError for
-    training mode of an older opset and for statistics per position (spatial=0).
+    With training_mode=1 (opset 14 on), x is normalized by its own mean and biased variance, and the
+    running statistics, momentum * given + (1 - momentum) * own, are returned too. Training mode
+    before opset 14 and statistics per position (spatial=0) are not supported.
     """
     training = bool(ctx.integer("training_mode", 0))
-    # Before opset 14 asking for the other outputs meant training mode.
+    # Before opset 14, more than one output means training mode.
     if not training and ctx.outputs > 1:
         raise ModelError(
             f"expected one output, found {ctx.outputs}: training mode is not supported before "
@@ -59,7 +59,7 @@ def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
 
 
 def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
-    """Translate LayerNormalization: all axes from `axis` on; also mean and 1/std if asked for."""
+    """Translate LayerNormalization over all axes from `axis`; also mean and 1/std if requested."""
     x = ctx.tensor(0)
     axes = _axes_from(ctx, x)
     bias = ctx.tensor(2) if ctx.has(2) else None
@@ -71,7 +71,10 @@ def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
 def layer_norm(
     x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
 ) -> list[Tensor]:
-    """Return (x - mean)/sqrt(var + epsilon)*scale + bias as x's type, mean, 1/std over `axes`."""
+    """Return (x - mean)/sqrt(var + epsilon)*scale + bias in the type of x, mean, and 1/std.
+
+    Mean and variance are over `axes`, which stay with size 1.
+    """
     values = wide(x)
     mean = values.mean(axes, keepdim=True)
     centred = values - mean
@@ -91,7 +94,7 @@ def rms_normalization(ctx: NodeContext) -> Value:
 def rms_norm(
     x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
 ) -> list[Tensor]:
-    """Return x/sqrt(mean(x^2) + epsilon)*scale + bias in x's type, and 1/sqrt(...)."""
+    """Return x/sqrt(mean(x^2) + epsilon)*scale + bias in the type of x, and 1/sqrt(...)."""
     values = wide(x)
     inverse = (values.square().mean(axes, keepdim=True) + epsilon).rsqrt()
     y = values * inverse * wide(scale)
@@ -100,9 +103,9 @@ def rms_norm(
 
 
 def group_normalization(ctx: NodeContext) -> Value:
-    """Translate GroupNormalization: x (N, C, ...), each group of channels of an image by itself.
+    """Translate GroupNormalization of x (N, C, ...): each group of channels of each image.
 
-    Scale and bias are per group in opset 18, per channel from opset 21 on.
+    Scale and bias are per group in opset 18, and per channel from opset 21 on.
     """
     x = ctx.tensor(0)
     groups, channels = ctx.integer("num_groups", 0), x.shape[1]
@@ -124,7 +127,7 @@ def group_normalization(ctx: NodeContext) -> Value:
 
 
 def instance_normalization(ctx: NodeContext) -> Value:
-    """Translate InstanceNormalization: each channel of each image over its spatial axes."""
+    """Translate InstanceNormalization: over the spatial axes of each channel of each image."""
     x = ctx.tensor(0)
     shape = (1, -1) + (1,) * (x.ndim - 2)
     scale, bias = (ctx.tensor(i).reshape(shape) for i in (1, 2))
@@ -132,7 +135,7 @@ def instance_normalization(ctx: NodeContext) -> Value:
 
 
 def lp_normalization(ctx: NodeContext) -> Value:
-    """Translate LpNormalization: x / |x|_p along one axis; 0 where the norm is 0."""
+    """Translate LpNormalization: x / |x|_p along one axis, or 0 if the norm is 0."""
     x = ctx.tensor(0)
     axis, power = normal_axis(ctx.integer("axis", -1), x.ndim), ctx.integer("p", 2)
     values = wide(x)
@@ -153,12 +156,12 @@ def mean_variance_normalization(ctx: NodeContext) -> Value:
     values = wide(x)
     centred = values - values.mean(axes, keepdim=True)
     deviation = centred.square().mean(axes, keepdim=True).sqrt()
-    # Of the deviation, not of the variance: the body of MeanVarianceNormalization-13.
+    # MeanVarianceNormalization-13 adds 1e-9 to the deviation, not to the variance.
     return (centred / (deviation + 1e-9)).as_type(x.dtype)
 
 
 def stash_type(ctx: NodeContext) -> dt.DType:
-    """Return the type that `stash_type` names."""
+    """Return the type in attribute `stash_type`."""
     code = ctx.integer("stash_type", 1)
     if code not in _STASH_TYPES:
         raise ModelError(f"stash_type must be one of {sorted(_STASH_TYPES)}, found {code}")
@@ -170,7 +173,7 @@ def _axes_from(ctx: NodeContext, x: Tensor) -> tuple[int, ...]:
 
 
 def _fits(y: Tensor, x: Tensor) -> Tensor:
-    """Return y, which scale and bias must not have made larger than x."""
+    """Return y; raise ModelError if broadcasting with scale or bias made it larger than x."""
     if y.shape != x.shape:
         raise ModelError(
             f"scale and bias must broadcast to the input's shape {list(x.shape)}, "
@@ -179,16 +182,16 @@ def _fits(y: Tensor, x: Tensor) -> Tensor:
     return y
 
 
-# --- Translators of losses of classes that are named by index. Formulas: ONNX documentation ---
+# --- Classification losses --------------------------------------------------------------------
 
 
 def negative_log_likelihood(ctx: NodeContext) -> Value:
-    """Translate NegativeLogLikelihoodLoss: scores (N, C, d...) are logarithms of probabilities."""
+    """Translate NegativeLogLikelihoodLoss of log-probabilities (N, C, d...)."""
     return _loss(ctx, ctx.tensor(0))
 
 
 def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
-    """Translate SoftmaxCrossEntropyLoss; its second output are the logarithms of probabilities."""
+    """Translate SoftmaxCrossEntropyLoss; the second output is the log-probabilities."""
     x = ctx.tensor(0)
     logarithms = x.log_softmax(1)
     results: list[Value] = [_loss(ctx, logarithms), logarithms]
@@ -196,10 +199,9 @@ def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
 
 
 def _loss(ctx: NodeContext, scores: Tensor) -> Tensor:
-    """Return the loss of targets (N, d...), reduced as asked for.
+    """Return the loss of log-probabilities `scores` and targets (N, d...), reduced as requested.
 
-    Targets outside of the classes count as losses of 0, with a weight of 1, or of 0 if weights are
-    given.
+    A target outside the classes has a loss of 0. Its weight is 1, or 0 if there are class weights.
     """
     target = ctx.tensor(1)
     reduction = ctx.text("reduction", "mean")

@@ -1,7 +1,7 @@
-"""Translators of pooling over windows and whole images, and of its inverses.
+"""Translators of pooling over windows or whole images, LRN, MaxUnpool and Col2Im.
 
-Sums of halves are taken in float32: the mean over an image fits a half, but its sum may not.
-Definitions: ONNX documentation.
+Sums of fp16 values are computed in float32, because the sum over an image can overflow fp16.
+Definitions: ONNX operator documentation.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.layers.resize import read_along
 from scheduler.tensor.tensor import Tensor
 
-_INT32_END = 2**31  # positions in an image are computed in int32
-# Windows are reduced axis by axis where that takes so many times fewer visits of elements.
+_INT32_END = 2**31  # limit of positions in an image, which are computed in int32
+# Windows are reduced axis by axis if that reads fewer elements by at least this factor.
 SEPARATE = 2
 
 Reduce = Callable[[Tensor, tuple[int, ...]], Tensor]
 
 
 def max_pool(ctx: NodeContext) -> Value | list[Value]:
-    """Translate MaxPool; padding never wins.
+    """Translate MaxPool; padding is never the maximum.
 
-    The second output, int64, holds the position of each maximum in the whole input, row by row or,
-    with storage_order=1, down the columns.
+    The second output (int64) is the position of each maximum in the flattened input, in row-major
+    order, or in column-major order with storage_order=1.
     """
     x = ctx.tensor(0)
     window = _window(ctx, x)
@@ -44,23 +44,25 @@ def max_pool(ctx: NodeContext) -> Value | list[Value]:
     axes = _kernel_axes(window)
     largest = windows.max(axes, keepdim=True)
     at = _positions(x.shape[2:], window)
-    # Padding has no position.
+    # Positions in padding are larger than all others, so the minimum ignores them.
     found = windows.eq(largest).where(at, _INT32_END - 1).min(axes)
     columns = bool(ctx.integer("storage_order", 0))
-    return [largest.squeeze(axes), _in_tensor(found, x.shape, columns=columns)]
+    return [largest.squeeze(axes), _tensor_positions(found, x.shape, columns=columns)]
 
 
 def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
-    """Return each windowed element's position in the image, (1, 1, out..., kernel...)."""
+    """Return the positions of windowed elements in the image, (1, 1, out..., kernel...)."""
     count = math.prod(spatial)
     if count >= _INT32_END - 1:
-        raise ModelError(f"Indices of an image of {count} elements; expected fewer than 2**31 - 1")
+        raise ModelError(
+            f"indices into {count} elements of an image; at most 2**31 - 2 are supported"
+        )
     ramp = Tensor.arange(count).reshape((1, 1, *spatial))
     return _windows(ramp.pad(((0, 0), (0, 0), *window.padding), _INT32_END - 1), window)
 
 
-def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
-    """Return positions in the whole tensor (int64) from those in each image."""
+def _tensor_positions(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
+    """Return positions in the tensor (int64, row- or column-major) for positions in each image."""
     spatial = shape[2:]
     if columns:
         total: Tensor | None = None
@@ -81,13 +83,13 @@ def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tenso
 
 
 def average_pool(ctx: NodeContext) -> Tensor:
-    """Translate AveragePool: padding counts only with count_include_pad=1."""
+    """Translate AveragePool; padding is part of the mean only with count_include_pad=1."""
     x = ctx.tensor(0)
     window = _window(ctx, x)
     padded = wide(x).pad(((0, 0), (0, 0), *window.padding))
     total = _reduced(padded, window, lambda w, axes: w.sum(axes))
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
-    # Axes that count evenly are one factor; the others have a vector each, never a whole image.
+    # Axes with equal counts share a scalar divisor; each other axis has a vector, not an image.
     even = math.prod(float(c[0]) for c in counts if c.min() == c.max() > 0)
     total = total / even
     for i, count in enumerate(counts):
@@ -138,7 +140,7 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
 
 
 def lrn(ctx: NodeContext) -> Value:
-    """Translate LRN: x / (bias + alpha/size * sum of `size` channels' squares around it)^beta."""
+    """Translate LRN: x / (bias + alpha * m)^beta, m the mean square of `size` channels around."""
     x = ctx.tensor(0)
     size = ctx.integer("size", 0)
     if size < 1:
@@ -161,7 +163,7 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
 
 
 def _reduced(padded: Tensor, window: Window, reduce: Reduce) -> Tensor:
-    """Reduce windows at once, or by axes if that takes much less: 5 x 5 in 10 visits, not 25."""
+    """Reduce windows, axis by axis if much cheaper: 5 x 5 then reads 10 elements, not 25."""
     x, own, visits = padded, prod(padded.shape[:2]), 0
     spatial = list(padded.shape[2:])
     for i, size in enumerate(window.kernel):
@@ -184,7 +186,10 @@ def _kernel_axes(window: Window) -> tuple[int, ...]:
 
 
 def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> list[Array]:
-    """Return how many elements count in each window, per axis; those of ceil_mode never do."""
+    """Return the number of counted elements of each window, an array per axis.
+
+    Padding added by ceil_mode is never counted; other padding is with `include_pad`.
+    """
     per_axis = []
     for i, size in enumerate(spatial):
         before, after = window.pads[i]
@@ -199,14 +204,14 @@ def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> l
     return per_axis
 
 
-# --- Translators of MaxUnpool and Col2Im, which put values back. Source: ONNX documentation ---
+# --- MaxUnpool and Col2Im, which write values back into an image ------------------------------
 
 
 def max_unpool(ctx: NodeContext) -> Value:
-    """Translate MaxUnpool: an output takes the value whose index names it, else it is zero.
+    """Translate MaxUnpool: each output is the value whose index points to it, or 0.
 
-    Only the ceil(kernel/stride) windows per axis that cover an output are looked at. So an index
-    must lie in the window it was found in, as those of MaxPool with the same attributes do.
+    Only the ceil(kernel/stride) windows per axis that cover an output are searched. Each index must
+    therefore be inside its own window, as the indices from MaxPool with the same attributes are.
     """
     x, index = ctx.tensor(0), ctx.tensor(1)
     kernel = ctx.ints_attribute("kernel_shape") or []
@@ -236,19 +241,19 @@ def max_unpool(ctx: NodeContext) -> Value:
             value, at = (read_along(v, 2 + i, windows) for v in (value, at))
         result = at.eq(place).where(value, 0 if result is None else result)
     assert result is not None
-    return _grown(ctx, result)
+    return _padded_to_output_shape(ctx, result)
 
 
 def _covering(
     size: int, count: int, kernel: int, stride: int, before: int
 ) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
-    """Return, for each output of an axis, the windows that may hold it: one array per choice."""
+    """Return ceil(kernel/stride) arrays; each has a window that can contain each output."""
     last = (np.arange(size) + before) // stride
     return [np.clip(last - i, 0, count - 1).astype(np.int32) for i in range(-(-kernel // stride))]
 
 
-def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
-    """Add zeros at the end of each axis up to output_shape."""
+def _padded_to_output_shape(ctx: NodeContext, x: Tensor) -> Tensor:
+    """Return x padded with zeros at the end of each axis to output_shape, if it is given."""
     if not ctx.has(2):
         return x
     wanted = ctx.ints(2, "output_shape")
@@ -258,7 +263,7 @@ def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
 
 
 def col2im(ctx: NodeContext) -> Value:
-    """Translate Col2Im: (N, C * prod(block), windows) summed to (N, C, image...)."""
+    """Translate Col2Im: sum blocks (N, C * prod(block), windows) into images (N, C, image...)."""
     x = ctx.tensor(0)
     image, block = ctx.ints(1, "image_shape"), ctx.ints(2, "block_shape")
     rank = len(image)
@@ -274,12 +279,16 @@ def col2im(ctx: NodeContext) -> Value:
         raise ModelError(f"expected {counts} windows, found {x.shape[2]}")
     x = x.reshape((x.shape[0], x.shape[1] // math.prod(block), *block, *counts))
     for i in range(rank):
-        x = _overlapped(x, 2, 2 + rank - i, (image[i], strides[i], dilations[i], pads[i][0]))
+        x = _summed_blocks(x, 2, 2 + rank - i, (image[i], strides[i], dilations[i], pads[i][0]))
     return x
 
 
-def _overlapped(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
-    """Sum an axis of blocks and of windows to one of the image; each tap is met once at most."""
+def _summed_blocks(x: Tensor, tap: int, window: int, geometry: Sequence[int]) -> Tensor:
+    """Return x with a block axis `tap` and a window axis summed to one axis of the image.
+
+    `geometry` is (image size, stride, dilation, padding before). For one tap, at most one window
+    covers an element of the image.
+    """
     size, stride, dilation, before = geometry
     taps, count = x.shape[tap], x.shape[window]
     key: list[slice] = [slice(None)] * x.ndim

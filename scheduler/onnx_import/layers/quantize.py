@@ -1,8 +1,9 @@
-"""Translators of quantised numbers: conversions, and products of integers.
+"""Translators of quantization, dequantization, and products of quantized numbers.
 
     q = saturate(round(x / scale) + zero_point)        x = (q - zero_point) * scale
 
-Scales and zero points are one for all, for each index of an axis, or for each block of an axis.
+There is one scale and zero point for the whole tensor, for each index of an axis, or for each block
+of an axis.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from scheduler.onnx_import.layers.conv import conv_of
 from scheduler.onnx_import.ops.elementwise import cast_to
 from scheduler.tensor.tensor import Tensor
 
-# What no quantised number is of.
-_NO_QUANTISED: Final = {
+# ONNX element types that quantized numbers cannot have.
+_NOT_QUANTIZED: Final = {
     *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE),
     *(TensorProto.INT32, TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64),
     TensorProto.BOOL,
@@ -31,17 +32,17 @@ _NO_QUANTISED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The meaning of quantised numbers."""
+    """The scale and zero point of quantized numbers."""
 
-    scale: Tensor  # float32, broadcasts with the numbers
-    zero_point: Tensor | None  # int32 or float32, broadcasts as well; None for 0
+    scale: Tensor  # float, broadcasts with the numbers
+    zero_point: Tensor | None  # broadcasts with the numbers; None for 0
 
     def quantize(self, x: Tensor, code: int) -> Tensor:
-        """Return round(x / scale) + zero_point, limited to an ONNX integer type."""
+        """Return round(x / scale) + zero_point, saturated to the ONNX integer type `code`."""
         return limited(self.whole(x), code)
 
     def whole(self, x: Tensor) -> Tensor:
-        """Return round(x / scale) + zero_point, not limited yet."""
+        """Return round(x / scale) + zero_point as floats, without saturation."""
         steps = (x / self.scale).round()
         return steps if self.zero_point is None else steps + self.zero_point.cast(steps.dtype)
 
@@ -50,7 +51,7 @@ class Scheme:
         return self.centred(q).as_type(self.scale.dtype) * self.scale
 
     def centred(self, q: Tensor) -> Tensor:
-        """Return q - zero_point, integers as int32."""
+        """Return q - zero_point, with integers converted to int32."""
         wide = q if q.dtype.is_float else q.cast(dt.int32)
         return wide if self.zero_point is None else wide - self.zero_point.cast(wide.dtype)
 
@@ -58,21 +59,28 @@ class Scheme:
 def scheme_at(
     ctx: NodeContext, scale: int, zero_point: int, of: int | None = None, *, divides: bool = False
 ) -> Scheme:
-    """Return the scheme in the inputs `scale` and `zero_point`, which may be left out.
+    """Return the scheme in two inputs of a node.
 
-    `of` is the input whose type the zero point has (None: not compared). With `divides` numbers are
-    divided by the scale, and the zero point has the type of the result. Raises ModelError if the
-    scale is known and no number, or 0 where it divides, or if a type is another.
+    Args:
+        ctx: the node.
+        scale: index of the scale's input.
+        zero_point: index of the zero point's input, which can be left out.
+        of: index of an input whose type the zero point must have; None for no check.
+        divides: whether numbers are quantized by the scheme. Then a constant scale must not be 0,
+            and the zero point must have a type of quantized numbers.
+
+    Raises:
+        ModelError: a type is wrong, or a constant scale is not finite or 0.
     """
     check_scale(ctx, scale, divides=divides)
-    if divides and ctx.has(zero_point) and ctx.element_type(zero_point) in _NO_QUANTISED:
+    if divides and ctx.has(zero_point) and ctx.element_type(zero_point) in _NOT_QUANTIZED:
         found = type_name(ctx.element_type(zero_point))
         raise _wrong("zero point", zero_point, "integers of 16 bits or less", found)
     return Scheme(ctx.tensor(scale), zero_point_at(ctx, zero_point, of))
 
 
 def zero_point_at(ctx: NodeContext, at: int, of: int | None) -> Tensor | None:
-    """Return the zero point in an input, None if it is left out; for `of` see `scheme_at`."""
+    """Return the zero point in input `at`, None if it is left out; for `of` see `scheme_at`."""
     if not ctx.has(at):
         return None
     if of is not None and ctx.element_type(at) != ctx.element_type(of):
@@ -82,7 +90,7 @@ def zero_point_at(ctx: NodeContext, at: int, of: int | None) -> Tensor | None:
 
 
 def check_scale(ctx: NodeContext, at: int, *, divides: bool = False) -> None:
-    """Check an input that is a scale, as `scheme_at` does; one of the run time may be any float."""
+    """Raise ModelError if input `at` is not a valid scale; run-time values are not checked."""
     scale = ctx.value(at)
     if not ctx.tensor(at).dtype.is_float:
         raise _wrong("scale", at, "floats", type_name(ctx.element_type(at)))
@@ -95,18 +103,18 @@ def check_scale(ctx: NodeContext, at: int, *, divides: bool = False) -> None:
 
 def _wrong(what: str, at: int, expected: str, found: str) -> ModelError:
     return ModelError(
-        f"{what} (input {at}): expected {expected}, found {found}; quantise the model again"
+        f"{what} (input {at}): expected {expected}, found {found}; quantize the model again"
     )
 
 
 def real_product(left: Scheme, a: Tensor, right: Scheme, b: Tensor) -> Tensor:
-    """Return the product of quantised matrices as float32, summed in integers."""
+    """Return the real-valued product of quantized matrices as float32; it is summed in int32."""
     total = left.centred(a).matmul(right.centred(b))
     return total.cast(dt.float32) * (left.scale * right.scale)
 
 
 def limited(whole: Tensor, code: int) -> Tensor:
-    """Return whole numbers (float) limited to the range of an ONNX integer type, as that type."""
+    """Return whole numbers (floats) saturated to the ONNX integer type `code`."""
     kind = carried(code)
     if kind is not None:
         return kind.saturated(whole)
@@ -115,7 +123,7 @@ def limited(whole: Tensor, code: int) -> Tensor:
 
 
 def quantize_linear(ctx: NodeContext) -> Value:
-    """Translate QuantizeLinear: to the zero point's type, `output_dtype`, or uint8."""
+    """Translate QuantizeLinear to the zero point's type, or else `output_dtype`, or else uint8."""
     x = ctx.tensor(0)
     if not x.dtype.is_float:
         x = x.cast(dt.float32)
@@ -129,7 +137,7 @@ def quantize_linear(ctx: NodeContext) -> Value:
 
 
 def dequantize_linear(ctx: NodeContext) -> Value:
-    """Translate DequantizeLinear: to the scale's type, or `output_dtype`."""
+    """Translate DequantizeLinear to `output_dtype`, or else the scale's type."""
     q = ctx.tensor(0)
     values = _scheme(ctx, q.shape, scheme_at(ctx, 1, 2, of=0)).dequantize(q)
     code = ctx.integer("output_dtype", 0) or ctx.element_type(1)
@@ -137,14 +145,14 @@ def dequantize_linear(ctx: NodeContext) -> Value:
 
 
 def dynamic_quantize_linear(ctx: NodeContext) -> list[Value]:
-    """Translate DynamicQuantizeLinear: uint8, with a scale and a zero point from the data."""
+    """Translate DynamicQuantizeLinear to uint8; scale and zero point are computed from the data."""
     scheme, quantized = dynamically_quantized(ctx.tensor(0))
     assert scheme.zero_point is not None
     return [quantized, scheme.scale, scheme.zero_point.cast(dt.uint8)]
 
 
 def dynamically_quantized(x: Tensor) -> tuple[Scheme, Tensor]:
-    """Return one scheme of uint8 for all of x, see `dynamic_scheme`, and x quantised by it."""
+    """Return a uint8 scheme for all of x (see `dynamic_scheme`), and x quantized with it."""
     found = dynamic_scheme(x, tuple(range(x.ndim)))
     assert found.zero_point is not None
     scheme = Scheme(found.scale.reshape(()), found.zero_point.reshape(()))
@@ -152,14 +160,15 @@ def dynamically_quantized(x: Tensor) -> tuple[Scheme, Tensor]:
 
 
 def dynamic_scheme(x: Tensor, axes: tuple[int, ...]) -> Scheme:
-    """Return the scheme of uint8 whose range is that of x and 0, for each index of other axes.
+    """Return uint8 schemes whose range contains 0 and the values of x.
 
-    `axes`, which stay with size 1, share a scale. The zero point is a whole float.
+    All elements along `axes`, which stay with size 1, share a scheme. The zero point is a whole
+    number stored as a float.
     """
     high = x.max(axes, keepdim=True).maximum(0.0)
     low = x.min(axes, keepdim=True).minimum(0.0)
     scale = (high - low) / 255.0
-    # The scale of zeros alone would be 0, and a division by it NaN: onnxruntime's is 1.
+    # If all values are 0, use a scale of 1 as onnxruntime does, because 0 would give NaN.
     scale = scale.eq(0.0).where(1.0, scale)
     return Scheme(scale, ((0.0 - low) / scale).clip(0.0, 255.0).round())
 
@@ -167,7 +176,7 @@ def dynamic_scheme(x: Tensor, axes: tuple[int, ...]) -> Scheme:
 def matmul_integer(ctx: NodeContext) -> Value:
     """Translate MatMulInteger: (a - zero point) (b - zero point) as int32.
 
-    The zero point of `a` may be one for each row, that of `b` one for each column.
+    a can have a zero point per row, and b a zero point per column.
     """
     a, b = ctx.tensor(0).cast(dt.int32), ctx.tensor(1).cast(dt.int32)
     rows, columns = (zero_point_at(ctx, i + 2, of=i) for i in range(2))
@@ -186,12 +195,12 @@ def conv_integer(ctx: NodeContext) -> Value:
         x = x - of_x.cast(dt.int32).reshape(())
     if of_weight is not None:
         zero = of_weight.cast(dt.int32)
-        weight = weight - _along(zero, 0, weight.ndim, weight.shape[0])
+        weight = weight - _on_axis(zero, 0, weight.ndim, weight.shape[0])
     return conv_of(ctx, x, weight, None)
 
 
 def qlinear_matmul(ctx: NodeContext) -> Value:
-    """Translate QLinearMatMul: the product of quantised matrices, quantised again."""
+    """Translate QLinearMatMul: the quantized product of quantized matrices."""
     a, b = ctx.tensor(0), ctx.tensor(3)
     left, right = _by_rows(scheme_at(ctx, 1, 2, of=0)), scheme_at(ctx, 4, 5, of=3)
     product = left.centred(a).matmul(right.centred(b)).cast(dt.float32)
@@ -202,34 +211,34 @@ def qlinear_matmul(ctx: NodeContext) -> Value:
 
 
 def qlinear_conv(ctx: NodeContext) -> Tensor:
-    """Translate QLinearConv: a convolution of quantised values, quantised again."""
+    """Translate QLinearConv: the quantized convolution of quantized values."""
     x, weight = ctx.tensor(0), ctx.tensor(3)
-    inputs, weights = _one(scheme_at(ctx, 1, 2, of=0)), scheme_at(ctx, 4, 5, of=3)
+    inputs, weights = _as_scalar(scheme_at(ctx, 1, 2, of=0)), scheme_at(ctx, 4, 5, of=3)
     scale, count = weights.scale, weight.shape[0]
-    weights = Scheme(scale, _along(ctx.tensor(5), 0, weight.ndim, count))
+    weights = Scheme(scale, _on_axis(ctx.tensor(5), 0, weight.ndim, count))
     bias = ctx.tensor(8) if ctx.has(8) else None
     total = conv_of(ctx, inputs.centred(x), weights.centred(weight), bias).cast(dt.float32)
-    real = total * (_along(scale, 1, x.ndim, count) * inputs.scale)
-    out = _one(scheme_at(ctx, 6, 7, divides=True))
+    real = total * (_on_axis(scale, 1, x.ndim, count) * inputs.scale)
+    out = _as_scalar(scheme_at(ctx, 6, 7, divides=True))
     return out.quantize(real, ctx.element_type(7))
 
 
 def _scheme(ctx: NodeContext, shape: tuple[int, ...], given: Scheme) -> Scheme:
-    """Return a scheme whose parts broadcast with a shape, by the attributes of a node."""
+    """Return a scheme that broadcasts with `shape`, following attributes axis and block_size."""
     axis, block = ctx.integer("axis", 1), ctx.integer("block_size", 0)
-    scale = _spread(given.scale, shape, axis, block)
+    scale = _to_shape(given.scale, shape, axis, block)
     wide = scale if scale.dtype is dt.float64 else scale.cast(dt.float32)
     zero = given.zero_point
-    return Scheme(wide, None if zero is None else _spread(zero, shape, axis, block))
+    return Scheme(wide, None if zero is None else _to_shape(zero, shape, axis, block))
 
 
-def _spread(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Tensor:
-    """Return scales or zero points so that they broadcast with what they are for."""
+def _to_shape(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Tensor:
+    """Return scales or zero points reshaped, and repeated by block, to broadcast with `shape`."""
     if values.size == 1:
         return values.reshape(())
     axis = normal_axis(axis, len(shape))
     if values.ndim == 1 and (len(shape) > 1 or not block or values.size == shape[axis]):
-        return _along(values, axis, len(shape), shape[axis])
+        return _on_axis(values, axis, len(shape), shape[axis])
     if not block:
         raise ModelError(f"scales of shape {values.shape} need block_size")
     repeated = values.unsqueeze(axis + 1).expand(
@@ -241,20 +250,20 @@ def _spread(values: Tensor, shape: tuple[int, ...], axis: int, block: int) -> Te
     return whole[(*(slice(None),) * axis, slice(0, shape[axis]))]
 
 
-def _along(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
-    """Return values that belong to the indices of one axis; a single one belongs to all."""
+def _on_axis(values: Tensor, axis: int, ndim: int, count: int) -> Tensor:
+    """Return values, one per index of an axis, reshaped to broadcast; a single one has no axes."""
     if values.size == 1:
         return values.reshape(())
     if values.size != count:
         raise ModelError(
-            f"expected a scale and zero point for all or for each of {count} along axis {axis},"
+            f"expected one scale and zero point, or one for each of {count} along axis {axis},"
             f" found {values.size}"
         )
     return values.reshape(tuple(-1 if i == axis else 1 for i in range(ndim)))
 
 
-def _one(scheme: Scheme) -> Scheme:
-    """Return a scheme of one scale without axes."""
+def _as_scalar(scheme: Scheme) -> Scheme:
+    """Return a scheme with one scale and zero point, reshaped to scalars."""
     zero = scheme.zero_point
     return Scheme(scheme.scale.reshape(()), None if zero is None else zero.reshape(()))
 
@@ -265,7 +274,7 @@ def _by_rows(scheme: Scheme) -> Scheme:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """Return scales or zero points of rows as a column; a single one belongs to all."""
+    """Return scales or zero points, one per row, as a column; a single one has no axes."""
     if values.size == 1:
         return values.reshape(())
     return values.unsqueeze(-1) if values.ndim == 1 else values

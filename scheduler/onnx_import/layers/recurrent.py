@@ -1,8 +1,10 @@
-"""Translators of RNN, GRU and LSTM, unrolled over the sequence, and the parts that they share.
+"""Translators of RNN, GRU and LSTM, unrolled over the sequence.
 
-One matrix product computes the input products of all steps. The directions of a bidirectional layer
-are a batch: step s computes time s forwards and time T-1-s backwards. Each gate is a product with
-its rows of R, so that a kernel can compute all gates of a hidden unit.
+One matrix product multiplies the inputs of all steps by W. The directions of a bidirectional layer
+are a batch axis: step s computes time s of the forward and time T-1-s of the backward direction.
+Each gate has its own product with its rows of R, so one kernel can compute all gates of a hidden
+unit. In shapes, D is the number of directions, T of steps, N the batch, I the input size, H the
+hidden size and G the number of gates.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from scheduler.onnx_import.layers.normalize import wide
 from scheduler.onnx_import.ops.activation import softplus, softsign
 from scheduler.tensor.tensor import Tensor
 
-# --- Activation functions of recurrent layers, by the names and parameters that a node gives --
+# --- Activation functions of recurrent layers, by name and parameters -------------------------
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -37,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "tanh": lambda x, *_: x.tanh(),
     "thresholdedrelu": lambda x, alpha, _: (x < alpha).where(0.0, x),
 }
-# Name -> default alpha and beta, of those that have one; None has to be given.
+# Name -> default of alpha and of beta, for functions with such a parameter; None is required.
 _ALPHA: dict[str, float | None] = {
     "affine": 1.0,
     "elu": 1.0,
@@ -54,8 +56,8 @@ def gate_activations(
 ) -> list[list[Activation]]:
     """Return the activations of each direction, with the node's parameters.
 
-    Values of activation_alpha and activation_beta go, in order, to the functions that take one.
-    `defaults` are the names for one direction.
+    The values of activation_alpha and activation_beta belong, in order, to the functions that have
+    such a parameter. `defaults` are the names of the default functions of one direction.
     """
     given = ctx.attribute("activations")
     count = len(defaults)
@@ -69,7 +71,7 @@ def gate_activations(
 
 
 def same_in_all_directions(ctx: NodeContext, count: int) -> bool:
-    """Return whether the directions of a layer of `count` activations share them."""
+    """Return whether all directions of a layer have the same `count` activations."""
     names = [_text(name).lower() for name in ctx.attribute("activations") or ()]
     with_parameters = any(ctx.attribute(f"activation_{p}") for p in ("alpha", "beta"))
     return names[:count] == names[count:] and not with_parameters if names else True
@@ -96,21 +98,22 @@ def _parameter(name: str, attribute: str, given: Iterator[float], default: float
     return float(value)
 
 
-# Every step is code of its own, so longer sequences would compile for hours.
+# The most steps of a sequence. Each step adds to the graph, so a longer one compiles for hours.
 MAX_STEPS = 1024
+# Attribute `direction` -> whether each direction runs backward.
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
-# (input part of each gate (D, N, H), state (h, ...)) -> new state
+# (input product of each gate (D, N, H), state (h, ...)) -> new state
 Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The products with a layer's weights, however these are stored."""
+    """The products with a layer's weights, independent of how the weights are stored."""
 
     hidden: int  # size H of the hidden state
-    inputs: Callable[[Tensor], Tensor]  # inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias
-    # Hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
+    inputs: Callable[[Tensor], Tensor]  # X (1, T·N, I) -> X W without bias, (D, T·N, G·H)
+    # For each gate: hidden state (D, N, H) -> its product with R without bias, (D, N, H).
     gates: Sequence[Callable[[Tensor], Tensor]]
 
 
@@ -119,12 +122,12 @@ class Layer:
     """A recurrent layer with D directions over T steps of a batch of N, hidden size H."""
 
     ctx: NodeContext  # the node
-    inputs: Tensor  # (D, T, N, G·H): the products X W of G gates without bias, by steps
-    weights: Weights  # what the hidden state is multiplied by
-    input_bias: list[Tensor]  # (D, 1, H) per gate, or zeros
-    hidden_bias: list[Tensor]  # same, of the hidden state's part
-    backwards: tuple[bool, ...]  # of each direction
-    activations: list[Activation]  # of the cell, for all directions at once
+    inputs: Tensor  # products X W of all gates without bias, in step order, (D, T, N, G·H)
+    weights: Weights  # products with the weights
+    input_bias: list[Tensor]  # bias of the input product of each gate, (D, 1, H)
+    hidden_bias: list[Tensor]  # bias of the hidden state's product of each gate, (D, 1, H)
+    backwards: tuple[bool, ...]  # whether each direction runs backward
+    activations: list[Activation]  # functions of the cell, each for all directions
 
     @property
     def hidden(self) -> int:
@@ -137,7 +140,7 @@ class Layer:
         return (len(self.backwards), self.inputs.shape[2], self.hidden)
 
     def initial(self, index: int) -> Tensor:
-        """Return the initial state given as input `index` as (D, N, H), zeros without one."""
+        """Return the initial state in input `index` as (D, N, H), or zeros if it is left out."""
         if not self.ctx.has(index):
             return Tensor.zeros(*self.state_shape, dtype=self.inputs.dtype)
         given = wide(self.ctx.tensor(index))
@@ -148,10 +151,16 @@ class Layer:
         return given
 
     def run(self, cell: Cell, state: tuple[Tensor, ...], bias: Sequence[Tensor]) -> Sequence[Value]:
-        """Run all steps from states (D, N, H), the first of which is the hidden state.
+        """Run all steps.
 
-        The bias of each gate is (D, 1, H). Returns the hidden states of all steps (T, D, N, H) and
-        the last state, in the node's layout and type.
+        Args:
+            cell: one step.
+            state: initial states (D, N, H); the first is the hidden state.
+            bias: bias of each gate, (D, 1, H).
+
+        Returns:
+            The hidden states of all steps (T, D, N, H), and the last states, in the node's layout
+            and type.
         """
         hidden, steps = self.hidden, self.inputs.shape[1]
         whole = self.inputs + Tensor.cat(list(bias), axis=2).unsqueeze(1)
@@ -176,7 +185,7 @@ class Layer:
         return [value.as_type(dtype) for value in (y, *last)][: max(1, self.ctx.outputs)]
 
     def _valid(self) -> list[Tensor | None]:
-        """Return per step where it is within the sequence (D, N, 1), None where all are."""
+        """Return, per step, which sequences include it, bool (D, N, 1), or None for all of them."""
         if not self.ctx.has(4):
             return []
         steps = self.inputs.shape[1]
@@ -193,9 +202,13 @@ class Layer:
 def read_layer(
     ctx: NodeContext, gates: int, defaults: Sequence[str], weights: Weights | None = None
 ) -> Layer:
-    """Read X, W, R and B of a node with so many gates and default activations of one direction.
+    """Return the layer of a node from its inputs X, W, R and B.
 
-    `weights` says what W and R do, if they are not what RNN, GRU and LSTM have.
+    Args:
+        ctx: the node.
+        gates: number of gates.
+        defaults: names of the default activations of one direction.
+        weights: products with W and R; the default is for the W and R of RNN, GRU and LSTM.
     """
     backwards = directions(ctx)
     x = wide(ctx.tensor(0))
@@ -211,7 +224,7 @@ def read_layer(
             f"a sequence of {steps} steps cannot be unrolled; expected 1 to {MAX_STEPS}: export "
             "the model for shorter sequences"
         )
-    # (D, T·N, G·H): one product for all steps.
+    # One product for all steps: (D, T·N, G·H).
     products = made.inputs(x.reshape((1, steps * batch, size)))
     inputs = in_step_order(products.reshape((count, steps, batch, gates * hidden)), backwards)
     shape = (count, 1, 2 * gates * hidden)
@@ -222,7 +235,7 @@ def read_layer(
 
 
 def directions(ctx: NodeContext) -> tuple[bool, ...]:
-    """Return of each direction whether it runs backwards."""
+    """Return whether each direction of a layer runs backward."""
     found = _DIRECTIONS.get(ctx.text("direction", "forward"))
     if found is None:
         raise ModelError(f"direction must be one of {list(_DIRECTIONS)}")
@@ -230,7 +243,7 @@ def directions(ctx: NodeContext) -> tuple[bool, ...]:
 
 
 def _weights(ctx: NodeContext, gates: int, size: int) -> Weights:
-    """Return what W (D, G·H, I) and R (D, G·H, H) do."""
+    """Return the products with inputs W (D, G·H, I) and R (D, G·H, H)."""
     w, r = wide(ctx.tensor(1)), wide(ctx.tensor(2))
     hidden, count = r.shape[-1], len(directions(ctx))
     for name, value, shape in (
@@ -248,7 +261,7 @@ def _times(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def in_step_order(x: Tensor, backwards: tuple[bool, ...]) -> Tensor:
-    """Return x (D, T, ...) with the time of backward directions reversed."""
+    """Return x (D, T, ...) with the time axis of backward directions reversed."""
     if len(set(backwards)) == 1:
         return x.flip(1) if backwards[0] else x
     parts = [x[i : i + 1].flip(1) if b else x[i : i + 1] for i, b in enumerate(backwards)]
@@ -258,13 +271,13 @@ def in_step_order(x: Tensor, backwards: tuple[bool, ...]) -> Tensor:
 def _for_all_directions(
     ctx: NodeContext, defaults: Sequence[str], directions: int
 ) -> list[Activation]:
-    """Return functions of (D, N, H); those of gates clip first if the node asks for it."""
+    """Return functions of (D, N, H) for all directions; gates clip their input if requested."""
     chosen = gate_activations(ctx, defaults, directions)
     if same_in_all_directions(ctx, len(defaults)):
         chosen = chosen[:1]
     limit = ctx.attribute("clip")
     bound = None if limit is None else float(limit)
-    # ONNX Runtime does not clip what the third one, of LSTM's cell, is applied to.
+    # Like ONNX Runtime, do not clip the input of LSTM's third function, the cell state.
     bounds = (bound, bound, None)
     return [_joined([c[i] for c in chosen], bounds[i]) for i in range(len(defaults))]
 
@@ -279,10 +292,10 @@ def _joined(functions: list[Activation], limit: float | None) -> Activation:
     return apply
 
 
-# --- Translators of RNN, GRU and LSTM: one step of each. Formulas: ONNX operator documentation
+# --- RNN, GRU and LSTM: one step of each. Formulas: ONNX operator documentation ---------------
 
 States = tuple[Tensor, ...]
-# Of the gates, of the candidate, and of what the cell gives.
+# Activations of the gates, the candidate and the output.
 LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
@@ -300,15 +313,15 @@ def rnn(ctx: NodeContext) -> Sequence[Value]:
 def gru(ctx: NodeContext) -> Sequence[Value]:
     """Translate GRU: gates z, r, h; outputs Y and Y_h.
 
-    The reset gate is applied before the product with R by default (two kernels a step), after it
-    with linear_before_reset=1 (one kernel).
+    By default the reset gate is applied before the product with R, which takes two kernels per
+    step. With linear_before_reset=1 it is applied after the product, which takes one.
     """
     layer = read_layer(ctx, 3, ("Sigmoid", "Tanh"))
     by_z, by_r, by_h = layer.weights.gates
     gate, candidate = layer.activations
     after = bool(ctx.integer("linear_before_reset", 0))
     bias = _both_biases(layer)
-    if after:  # R's bias is inside of what the reset gate multiplies
+    if after:  # the reset gate also multiplies the bias of the hidden state's product
         bias[2] = layer.input_bias[2]
 
     def step(gates: list[Tensor], state: States) -> States:
@@ -353,7 +366,7 @@ def _both_biases(layer: Layer) -> list[Tensor]:
 
 
 def _peepholes(layer: Layer) -> list[Tensor]:
-    """Return the peephole weights (D, 1, H) of gates i, o, f, or none."""
+    """Return the peephole weights (D, 1, H) of gates i, o and f; empty if there are none."""
     ctx, hidden = layer.ctx, layer.hidden
     if not ctx.has(7):
         return []

@@ -1,4 +1,9 @@
-"""Translators of Resize and Upsample: sizes, scales, coordinates. Source: ONNX Resize-10 to -19."""
+"""Translators of Resize and Upsample. Source: ONNX Resize-10 to -19.
+
+Axes are resized one after the other. The source coordinate of each output position is computed at
+import. Nearest mode reads one element per position; linear and cubic modes sum a few weighted
+elements, the taps.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +20,31 @@ from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
 from scheduler.onnx_import.limits import check_shape
 from scheduler.tensor.tensor import Tensor
 
-# --- Weighted sums of few elements along an axis, known while importing -----------------------
+# --- Weighted sums of taps along an axis, with positions and weights known at import ----------
 #
-# Every tap is one read and one product. Reads at even distances are slices, repeated ones are
-# broadcasts, others gathers. Filters with many taps are one gather of all taps and a sum.
+# Each tap is one read and one product. Reads at even distances become slices, repeated reads become
+# broadcasts, and other reads become gathers.
 
-# More taps are summed by a reduction instead of one product after the other.
+# With more taps than this, one gather reads all taps, and a reduction sums them.
 FEW_TAPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The weight of an element, by its distance from the wanted coordinate."""
+    """An interpolation filter: the weight of an element by its distance from the coordinate."""
 
-    cubic: bool  # cubic convolution (R. Keys, 1981, equation 4), else linear
+    cubic: bool  # cubic convolution (R. Keys, 1981, equation 4) instead of linear
     coefficient: float = -0.75  # the `a` of cubic convolution
-    stretch: float = 1.0  # how much wider it is, at least 1; above 1 weights are normalised
-    inside: bool = False  # positions outside do not count, else they repeat the edge
+    stretch: float = 1.0  # factor of the width, at least 1; above 1, weights are normalized
+    inside: bool = False  # whether positions outside are ignored instead of repeating the edge
 
     @property
     def radius(self) -> float:
-        """Distance from which on elements do not count."""
+        """Distance at which the weight becomes 0."""
         return (2.0 if self.cubic else 1.0) * self.stretch
 
     def weights(self, distance: Array) -> Array:
-        """Return the weights of elements at these distances."""
+        """Return the weights of elements at the given distances."""
         d = np.abs(distance) / self.stretch
         if not self.cubic:
             return np.maximum(0.0, 1.0 - d)
@@ -51,14 +56,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The elements summed for each position of an axis: (positions, taps) indices and weights."""
+    """The elements that are summed for each output position of an axis."""
 
-    index: Array
-    weight: Array
+    index: Array  # int32 (positions, taps), within the axis
+    weight: Array  # float64 (positions, taps)
 
 
 def taps_of(source: Array, size: int, kind: Filter) -> Taps:
-    """Return the elements of an axis that count at each coordinate (float64), and how much."""
+    """Return the taps of each source coordinate (float64) on an axis of `size` elements."""
     first = np.floor(source - kind.radius).astype(np.int64) + 1
     count = int(np.ceil(2 * kind.radius))
     index = first[:, None] + np.arange(count)
@@ -73,7 +78,7 @@ def taps_of(source: Array, size: int, kind: Filter) -> Taps:
 
 
 def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
-    """Return, for n positions of an axis, weighted sums of their taps in floats: (..., n, ...)."""
+    """Return x (floats) with an axis replaced by weighted sums, one per output position."""
     positions, count = taps.index.shape
     weight = taps.weight.astype(x.dtype.np)
     lead, rest = (1,) * axis, (1,) * (x.ndim - axis - 1)
@@ -90,13 +95,13 @@ def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
         else:
             term = read if column[0] == 1 else read * float(column[0])
         total = term if total is None else total + term
-    if total is None:  # a region of interest that is not finite
+    if total is None:  # the region of interest is not finite
         raise ModelError("no element has a weight; expected finite scales and regions")
     return total
 
 
 def read_along(x: Tensor, axis: int, index: Array) -> Tensor:
-    """Return the elements of an axis at known positions (1-D); regular ones take no gather."""
+    """Return the elements of an axis at constant positions (1-D); regular ones need no gather."""
     size, count = x.shape[axis], len(index)
     steps = np.diff(index)
     lead = (slice(None),) * axis
@@ -124,11 +129,11 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 class Side:
     """One resized axis."""
 
-    axis: int  # of the tensor
-    size: int  # before
-    target: int  # after
+    axis: int  # index of the axis
+    size: int  # size of the input
+    target: int  # size of the output
     scale: float  # target / size before the target was rounded
-    roi: tuple[float, float] = (0.0, 1.0)  # fractions of the axis; for `tf_crop_and_resize`
+    roi: tuple[float, float] = (0.0, 1.0)  # region as fractions of the axis; for CROP only
 
 
 def upsample(ctx: NodeContext) -> Value:
@@ -150,7 +155,7 @@ def resize(ctx: NodeContext) -> Value:
     """Translate Resize (opset 10 on)."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
-        # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element here.
+        # Opset 10 does not define the rounding. ONNX's tests and runtimes use this rule.
         coordinates, rounding = "asymmetric", "by_scale"
     else:
         coordinates = ctx.text("coordinate_transformation_mode", "half_pixel")
@@ -183,7 +188,7 @@ def _resized(
     check_shape(shape, x.dtype.itemsize, "its result")
     if kinds[mode] == "nearest":
         for side in changed:
-            # float32 as the scales are: in float64 a scale of 0.6 misses the integers it means.
+            # Compute in float32 like the scales: in float64, scale 0.6 misses exact integers.
             rule = ("ceil" if side.scale < 1 else "floor") if rounding == "by_scale" else rounding
             at = _ROUNDINGS[rule](_source(coordinates, side, np.float32))
             x = read_along(x, side.axis, np.clip(at, 0, side.size - 1).astype(np.int32))
@@ -193,7 +198,7 @@ def _resized(
 
 
 def _interpolated(ctx: NodeContext, x: Tensor, sides: list[Side], coordinates: str) -> Tensor:
-    """Return the weighted sums of linear and cubic modes, one axis after the other."""
+    """Return x resized in linear or cubic mode, one axis after the other."""
     dtype = x.dtype
     wide = x if dtype in (dt.float32, dt.float64) else x.cast(dt.float32)
     antialias = bool(ctx.integer("antialias", 0))
@@ -205,18 +210,21 @@ def _interpolated(ctx: NodeContext, x: Tensor, sides: list[Side], coordinates: s
             inside=bool(ctx.integer("exclude_outside", 0)),
         )
         taps = taps_of(_source(coordinates, side, np.float64), side.size, kind)
-        # Along the next axis each sum is read several times.
+        # Store the sums, because the next axis reads each of them several times.
         wide = combine(wide.contiguous() if i else wide, side.axis, taps)
     return _as_integer(wide, dtype) if dtype.is_int else wide.as_type(dtype)
 
 
 def _as_integer(x: Tensor, dtype: dt.DType) -> Tensor:
-    """Round half to even; cubic weights overshoot, so sums are limited to the type's values."""
+    """Return x rounded to an integer type, saturated because cubic weights overshoot."""
     return x.round().clip(dt.min_value(dtype), dt.max_value(dtype)).cast(dtype)
 
 
 def _cheapest(side: Side) -> tuple[float, int]:
-    """Order axes: what shrinks comes first; picking along inner axes is slow: few of them."""
+    """Return a sort key: axes that shrink most first, and inner axes while the data is small.
+
+    Gathers along inner axes are slow, so they should read few elements.
+    """
     ratio = side.target / side.size
     return ratio, side.axis if ratio < 1 else -side.axis
 
@@ -228,7 +236,7 @@ def _changes(side: Side, coordinates: str) -> bool:
 
 
 def _extrapolated(ctx: NodeContext, x: Tensor, sides: list[Side]) -> Tensor:
-    """Put `extrapolation_value` where the region of interest reaches beyond the input."""
+    """Return x with `extrapolation_value` at positions whose source is outside the input."""
     value = ctx.number("extrapolation_value", 0.0)
     for side in sides:
         at = _source(CROP, side, np.float32)
@@ -240,7 +248,7 @@ def _extrapolated(ctx: NodeContext, x: Tensor, sides: list[Side]) -> Tensor:
 
 
 def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Side]:
-    """Return every axis that scales or sizes name."""
+    """Return the axes with their sizes and scales, from input scales or sizes."""
     scales_at = 1 if ctx.opset < 11 else 2
     if ctx.opset >= 11 and ctx.has(3) and ctx.const(3, "sizes").size:
         return _from_sizes(ctx, shape, axes)
@@ -256,7 +264,7 @@ def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Si
 
 
 def _scaled(size: int, scale: float) -> int:
-    """Return floor(size * scale) in float32, as ONNX: in float64, 23 * (40 / 23) misses 40."""
+    """Return floor(size * scale) in float32 like ONNX; in float64, 23 * (40 / 23) misses 40."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
@@ -277,7 +285,7 @@ def _from_sizes(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> li
 
 
 def _cropped(ctx: NodeContext, sides: list[Side]) -> list[Side]:
-    """Add the region of interest: all starts, then all ends."""
+    """Return the sides with the region of interest; the input has all starts, then all ends."""
     roi = [float(v) for v in ctx.const(1, "roi").reshape(-1)]
     if len(roi) != 2 * len(sides):
         raise ModelError(f"expected a roi of {2 * len(sides)} values, found {len(roi)}")
@@ -288,23 +296,23 @@ def _cropped(ctx: NodeContext, sides: list[Side]) -> list[Side]:
 
 
 def _source(coordinates: str, side: Side, kind: type[np.floating]) -> Array:
-    """Return the real-valued input coordinate of each output position, computed in one type."""
+    """Return the input coordinate of each output position, computed in float type `kind`."""
     size, target, scale = side.size, side.target, kind(side.scale)
     out = np.arange(target, dtype=kind)
     x: Array
     if coordinates == "asymmetric":
         x = out / scale
     elif coordinates == "align_corners":
-        # One element has no two ends to align: it is the first one.
+        # A single output reads the first element.
         x = out * (size - 1) / (target - 1) if target > 1 else out * 0.0
     elif coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and target > 1):
         x = (out + 0.5) / scale - 0.5
-    elif coordinates == "pytorch_half_pixel":  # of one element, where half_pixel takes the middle
+    elif coordinates == "pytorch_half_pixel":  # a single output reads the first element
         x = out * 0.0
     elif coordinates == "tf_half_pixel_for_nn":
         x = (out + 0.5) / scale
     elif coordinates == "half_pixel_symmetric":
-        # The output size was rounded; this keeps the image centred all the same.
+        # Keep the image centered although the output size was rounded.
         adjustment = target / (scale * size)
         x = size / 2 * (1 - adjustment) + (out + 0.5) / scale - 0.5
     elif coordinates == CROP:

@@ -1,8 +1,9 @@
-"""Translators of operators that read an image between its elements, and of NonMaxSuppression.
+"""Translators of GridSample, AffineGrid, RoiAlign and NonMaxSuppression.
 
-GridSample, AffineGrid and RoiAlign read at run-time positions: positions and weights of the taps
-are stored once for all channels; one gather reads all taps, and a sum follows. Sources: ONNX
-GridSample-16 to -22, AffineGrid-20, RoiAlign-16, NonMaxSuppression-11.
+GridSample and RoiAlign read between the elements of an image, at positions computed at run time.
+The elements read for a sample are its taps. Their positions and weights are stored once for all
+channels; one gather reads all taps, and a sum follows. Sources: ONNX GridSample-16 to -22,
+AffineGrid-20, RoiAlign-16, NonMaxSuppression-11.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value
 from scheduler.tensor.tensor import Tensor
 
-# The `a` of cubic convolution; the operator has no attribute for it.
+# The `a` of cubic convolution; GridSample has no attribute for it.
 _CUBIC = -0.75
 
 
@@ -31,7 +32,7 @@ class AxisTaps:
 
 
 def grid_sample(ctx: NodeContext) -> Value:
-    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank) from -1 to 1, x first."""
+    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank) of (x, y) in [-1, 1]."""
     x, grid = ctx.tensor(0), ctx.tensor(1).cast(dt.float32)
     rank = x.ndim - 2
     if rank < 1 or grid.ndim != x.ndim or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
@@ -46,7 +47,7 @@ def grid_sample(ctx: NodeContext) -> Value:
     taps = []
     for i, size in enumerate(x.shape[2:]):
         wanted = grid[(..., rank - 1 - i)]
-        # From -1 .. 1 to the middle of the outermost elements, or to their outer edges.
+        # Map -1 and 1 to the centers of the outermost elements, or to their outer edges.
         at = (wanted + 1) * ((size - 1) / 2) if aligned else ((wanted + 1) * size - 1) * 0.5
         edge = 0.0 if aligned else -0.5
         taps.append(_padded_taps(at, kinds.get(mode, "nearest"), padding, (size, edge)))
@@ -54,9 +55,12 @@ def grid_sample(ctx: NodeContext) -> Value:
 
 
 def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -> AxisTaps:
-    """Return taps of coordinates; those outside are moved, as exporters of cubic ones mean."""
+    """Return the taps of coordinates `at`; `axis` is (size, coordinate of the outer edge).
+
+    Taps outside the axis are moved inside one by one, as exporters of cubic models expect.
+    """
     size, edge = axis
-    if padding == "border":  # farther out all taps are the same element; infinity has no fraction
+    if padding == "border":  # all farther taps are the edge; the limit also handles infinity
         at = at.clip(-3.0, size + 2.0)
     if kind == "nearest":
         places, weight = at.round().unsqueeze(-1), Tensor.ones(*at.shape, 1)
@@ -70,7 +74,7 @@ def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -
 
 
 def _reflected(at: Tensor, size: int, edge: float) -> Tensor:
-    """Mirror positions at `edge` and at the other end until they lie between."""
+    """Return positions reflected at `edge` and at the other end until they are between them."""
     length = size - 1 - 2 * edge
     if length == 0:
         return at * 0.0
@@ -80,7 +84,7 @@ def _reflected(at: Tensor, size: int, edge: float) -> Tensor:
 
 
 def _neighbours(at: Tensor, *, cubic: bool) -> tuple[Tensor, Tensor]:
-    """Return places (float32) and weights of the 2 or 4 elements around coordinates."""
+    """Return positions (float32) and weights of the 2 or 4 elements around each coordinate."""
     offsets = np.arange(-1, 3) if cubic else np.arange(2)
     base = at.floor().unsqueeze(-1)
     part = at.unsqueeze(-1) - base
@@ -94,24 +98,24 @@ def _neighbours(at: Tensor, *, cubic: bool) -> tuple[Tensor, Tensor]:
 
 
 def linear_taps(at: Tensor, size: int) -> AxisTaps:
-    """Return the two elements around coordinates; those outside the axis weigh nothing."""
+    """Return the taps for linear interpolation; taps outside the axis have weight 0."""
     places, weight = _neighbours(at, cubic=False)
     return _taps_inside(places, weight, size)
 
 
 def _taps_inside(places: Tensor, weight: Tensor, size: int) -> AxisTaps:
-    """Return taps of which those outside the axis weigh nothing."""
+    """Return taps with weight 0 outside the axis."""
     inside = (places >= 0) & (places <= size - 1)
     return AxisTaps(_within(places, size), inside.where(weight, 0.0))
 
 
 def _within(places: Tensor, size: int) -> Tensor:
-    """Return the nearest elements of an axis (int32); of NaN the first one."""
+    """Return the nearest positions within an axis (int32); NaN becomes 0."""
     return (places > 0).where(places.minimum(size - 1), 0.0).cast(dt.int32)
 
 
 def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
-    """Return sums (N, C, out...) of elements of x (N, C, spatial...), weighted by taps per axis."""
+    """Return sums (N, C, out...) of x (N, C, spatial...) weighted by taps along each axis."""
     index, weight = _joined_taps(taps, x.shape[2:])
     if all(t.index.shape[-1] == 1 for t in taps):
         read = _read_flat(x, index.squeeze(-1))
@@ -123,7 +127,7 @@ def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
 
 
 def _joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return flat positions and weights (..., product of counts) of all combinations of taps."""
+    """Return flat positions and weights (..., combinations) of all combinations of taps."""
     rank = len(taps)
     lead = taps[0].index.ndim - 1
     counts = [t.index.shape[-1] for t in taps]
@@ -137,12 +141,12 @@ def _joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tens
     assert index is not None
     assert weight is not None
     flat = (*index.shape[:lead], math.prod(counts))
-    # Computed once here, else for each channel.
+    # Store them, because each channel would compute them again.
     return index.reshape(flat).contiguous(), weight.reshape(flat).contiguous()
 
 
 def _read_flat(x: Tensor, index: Tensor) -> Tensor:
-    """Return elements (N, C, out...) of x (N, C, spatial...) at positions, int32 (N, out...)."""
+    """Return elements (N, C, out...) of x (N, C, spatial...) at int32 positions (N, out...)."""
     batch, channels = x.shape[:2]
     size = math.prod(x.shape[2:])
     rest = (1,) * (index.ndim - 1)
@@ -153,7 +157,7 @@ def _read_flat(x: Tensor, index: Tensor) -> Tensor:
 def affine_grid(ctx: NodeContext) -> Value:
     """Translate AffineGrid: theta (N, rank, rank + 1) applied to positions from -1 to 1.
 
-    Returns (N, out..., rank), x first.
+    The result is (N, out..., rank), with coordinates in the order x, y, ...
     """
     theta = ctx.tensor(0)
     size = ctx.ints(1, "size")
@@ -173,7 +177,7 @@ def affine_grid(ctx: NodeContext) -> Value:
 
 
 def _steps(count: int, *, aligned: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Return positions from -1 to 1: at both ends, or in the middle of equal parts."""
+    """Return `count` positions from -1 to 1: including both ends, or centers of equal parts."""
     if aligned:
         return np.linspace(-1.0, 1.0, count) if count > 1 else np.zeros(count)
     return (np.arange(count) * 2 + 1) / count - 1
@@ -182,7 +186,7 @@ def _steps(count: int, *, aligned: bool) -> np.ndarray[tuple[int, ...], np.dtype
 def roi_align(ctx: NodeContext) -> Value:
     """Translate RoiAlign: x (N, C, H, W), rois (R, 4) as x1, y1, x2, y2, batch indices (R,).
 
-    Returns (R, C, output_height, output_width).
+    The result is (R, C, output_height, output_width).
     """
     x, rois, batch = ctx.tensor(0), ctx.tensor(1).cast(dt.float32), ctx.tensor(2)
     count = rois.shape[0]
@@ -221,7 +225,7 @@ def roi_align(ctx: NodeContext) -> Value:
 
 def _extent(ctx: NodeContext, rois: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Return start and length (R, 1) of regions along the height (0) or the width (1)."""
-    # Before opset 16 there was no choice.
+    # Before opset 16, output_half_pixel is the only mode.
     default = "output_half_pixel" if ctx.opset < 16 else "half_pixel"
     coordinates = ctx.text("coordinate_transformation_mode", default)
     if coordinates not in ("half_pixel", "output_half_pixel"):
@@ -231,12 +235,12 @@ def _extent(ctx: NodeContext, rois: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     first, last = 1 - axis, 3 - axis
     start, end = (rois[:, i : i + 1] * scale - (0.5 if shifted else 0.0) for i in (first, last))
     length = end - start
-    # An empty region is one element there.
+    # In output_half_pixel mode, a region has at least one element.
     return start, length if shifted else length.maximum(1.0)
 
 
 def _samples(ctx: NodeContext, length: Tensor, bins: int) -> tuple[int, Tensor]:
-    """Return the most samples in a bin of any region, and those of each region (R, 1)."""
+    """Return the most samples per bin of any region, and the samples per bin of each (R, 1)."""
     fixed = ctx.integer("sampling_ratio", 0)
     if fixed > 0:
         return fixed, Tensor.full(length.shape, float(fixed), dt.float32)
@@ -261,7 +265,7 @@ def _places(start: Tensor, length: Tensor, per_bin: Tensor, counts: tuple[int, i
 
 
 def _edge_taps(at: Tensor, size: int) -> AxisTaps:
-    """Return two taps each; from -1 to size the outermost elements go on, beyond it is empty."""
+    """Return two taps per coordinate; edges extend to -1 and `size`, weights beyond are 0."""
     inside = (at >= -1.0) & (at <= float(size))
     at = at.clip(0.0, float(size - 1))
     low = at.floor()
@@ -272,7 +276,7 @@ def _edge_taps(at: Tensor, size: int) -> AxisTaps:
 
 
 def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return positions and weights (R, bins_h, bins_w, samples_h, samples_w, 4)."""
+    """Return flat positions and weights (R, bins_h, bins_w, samples_h, samples_w, 4) of taps."""
     high, wide = (t.index.shape for t in taps)
     count = high[0]
     shape = (count, high[1], wide[1], high[2], wide[2], 2)
@@ -289,11 +293,11 @@ def _crossed(taps: list[AxisTaps], spatial: tuple[int, ...]) -> tuple[Tensor, Te
     return _joined_taps(crossed, spatial)
 
 
-# --- NonMaxSuppression of known boxes, in numpy -----------------------------------------------
+# --- NonMaxSuppression of constant boxes, computed with numpy ---------------------------------
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:
-    """Fold NonMaxSuppression; how many boxes remain depends on the values."""
+    """Compute NonMaxSuppression at import; the number of boxes depends on the values."""
     roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")
     for i, role in enumerate(roles):
         if ctx.has(i) and isinstance(ctx.value(i), Tensor):
@@ -322,16 +326,17 @@ def non_max_suppression(ctx: NodeContext) -> Value:
 class _Limits:
     """The limits of a selection."""
 
-    most: int  # boxes of each class of each image
+    most: int  # number of boxes per class and image
     overlap: float  # intersection over union above which the box with the smaller score is dropped
-    score: float  # only what is above it
+    score: float  # boxes at or below this score are dropped
 
 
 def _select(boxes: Array, scores: Array, limits: _Limits, *, centred: bool) -> Array:
-    """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
+    """Return the selected (image, class, box) as int64 (kept, 3).
 
-    Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
-    y, then width and height. Scores are float32 (N, C, B).
+    Boxes of a class are in order of falling score, and equal scores in order of index. `boxes` are
+    float32 (N, B, 4): y1, x1, y2, x2 of opposite corners, or x and y of the center, width and
+    height if `centred`. `scores` are float32 (N, C, B).
     """
     found = [np.zeros((0, 3), np.int64)]
     for image, corners in enumerate(_corners(boxes, centred=centred)):
@@ -342,7 +347,7 @@ def _select(boxes: Array, scores: Array, limits: _Limits, *, centred: bool) -> A
 
 
 def _corners(boxes: Array, *, centred: bool) -> Array:
-    """Return (N, B, 4): the lower ends of both axes, then the upper ones."""
+    """Return boxes (N, B, 4) as the lower ends of both axes, then the upper ends."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if centred:
         half = second / np.float32(2)
@@ -351,7 +356,7 @@ def _corners(boxes: Array, *, centred: bool) -> Array:
 
 
 def _kept(corners: Array, scores: Array, limits: _Limits) -> list[int]:
-    """Return the boxes of one class: the best one that overlaps none before it, and so on."""
+    """Return the kept boxes of one class, best first; worse overlapping ones are dropped."""
     candidates = np.flatnonzero(scores > limits.score)
     candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
     kept: list[int] = []
@@ -364,7 +369,7 @@ def _kept(corners: Array, scores: Array, limits: _Limits) -> list[int]:
 
 
 def _overlaps(one: Array, others: Array) -> Array:
-    """Return intersection over union of a box with each of others, 0 where one has no area."""
+    """Return intersection over union of a box with each other box, 0 if either has no area."""
     low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
     common = np.maximum(high - low, 0).prod(-1)
     areas = (others[:, 2:] - others[:, :2]).prod(-1)

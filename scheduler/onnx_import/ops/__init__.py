@@ -1,6 +1,6 @@
-"""Translators of ONNX operators to Tensors, one file for each theme.
+"""Translators of ONNX operators to Tensors, one file per theme.
 
-A translator takes the `NodeContext` of one node and returns its outputs. All raise ModelError for
-what they refuse (shapes that do not fit, unknown values of attributes, sizes that depend on
-run-time data); the importer adds the file and the node. Their docstrings do not repeat that.
+A translator takes the `NodeContext` of one node and returns its outputs. Every translator raises
+ModelError for shapes that do not fit, unknown attribute values, and sizes that depend on run-time
+data; the importer adds the model and the node to the message. The docstrings do not repeat this.
 """

@@ -1,4 +1,4 @@
-"""Translators of activations, and of inverse trigonometric and hyperbolic functions.
+"""Translators of activations, and of trigonometric and hyperbolic functions.
 
 Formulas and defaults: ONNX operator documentation.
 """
@@ -13,10 +13,11 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# --- Inverse trigonometric and hyperbolic functions, by formulas that do not cancel -----------
-# float32 results are within a few units of the last place over the whole range, as far as sin, cos,
-# exp, log and tanh are. The polynomials were fitted by iteratively reweighted least squares
-# (Lawson) on Chebyshev nodes against float64, for the relative error, and rounded to float32.
+# --- Trigonometric and hyperbolic functions, with formulas that avoid cancellation ------------
+# float32 results are accurate to a few units in the last place over the whole range, provided that
+# sin, cos, exp, log and tanh are. The polynomials minimize the relative error against float64. They
+# were fitted by iteratively reweighted least squares (Lawson) on Chebyshev nodes, and rounded to
+# float32.
 
 Function = Callable[[Tensor], Tensor]
 
@@ -29,11 +30,11 @@ _ATAN = (
     0.10573390126228333,
     -0.060345571488142014,
 )
-# atanh(s) = s p(s^2), |s| <= 1/3; relative error 7.8e-9; as a power series for float64.
+# atanh(s) = s p(s^2), |s| <= 1/3; relative error 7.8e-9. For float64 it is the power series.
 _ATANH = (1.0, 0.3333315849304199, 0.200124591588974, 0.13980233669281006, 0.14089517295360565)
 _ATANH_DOUBLE = tuple(1.0 / (2 * k + 1) for k in range(17))
 _TAN_PI_8 = math.tan(math.pi / 8)
-# From here on sqrt(x^2 + 1) rounds to x.
+# From this value on, sqrt(x^2 + 1) rounds to x.
 _LARGE = 1e9
 
 
@@ -43,7 +44,7 @@ def tan(x: Tensor) -> Tensor:
 
 
 def atan(x: Tensor) -> Tensor:
-    """Return the arc tangent: one of three intervals of |x|, moved to [-tan(pi/8), tan(pi/8)]."""
+    """Return the arc tangent; three intervals of |x| are mapped to [-tan(pi/8), tan(pi/8)]."""
     a = x.abs()
     far, middle = a > 1 / _TAN_PI_8, a > _TAN_PI_8
     above = far.where(-1.0, middle.where(a - 1.0, a))
@@ -58,17 +59,17 @@ def atan(x: Tensor) -> Tensor:
 
 
 def asin(x: Tensor) -> Tensor:
-    """Return the arc sine, NaN outside [-1, 1]; 1 - x and 1 + x are exact where it matters."""
+    """Return the arc sine, NaN outside [-1, 1]; near the ends 1 - x and 1 + x are exact."""
     return atan(x / ((1.0 - x) * (x + 1.0)).sqrt())
 
 
 def acos(x: Tensor) -> Tensor:
-    """Return the arc cosine by the tangent of half of it, NaN outside [-1, 1]."""
+    """Return the arc cosine, NaN outside [-1, 1], from the tangent of half the angle."""
     return atan(((1.0 - x) / (x + 1.0)).sqrt()) * 2.0
 
 
 def cosh(x: Tensor) -> Tensor:
-    """Return (e^x + e^-x) / 2, in halves of the exponent: e^x overflows before the result does."""
+    """Return (e^x + e^-x) / 2 from e^(x/2), because e^x overflows before the result does."""
     h = (x.abs() * 0.5).exp()
     return h * 0.5 * h + 0.5 / h / h
 
@@ -79,7 +80,7 @@ def sinh(x: Tensor) -> Tensor:
 
 
 def log1p(x: Tensor) -> Tensor:
-    """Return log(1 + x) for x >= 0, also where 1 + x rounds to 1; NaN below -1."""
+    """Return log(1 + x), NaN below -1; accurate also if 1 + x rounds to 1."""
     return ((x <= 1) & (x > -0.5)).where(log1p_unit(x), (x + 1.0).log())
 
 
@@ -115,7 +116,7 @@ def _atanh_near_0(x: Tensor) -> Tensor:
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """Return a polynomial by Horner's scheme; coefficients from the lowest power on."""
+    """Return a polynomial by Horner's scheme; the coefficients start at the lowest power."""
     result = x * coefficients[-1] + coefficients[-2]
     for c in coefficients[-3::-1]:
         result = result * x + c
@@ -123,7 +124,7 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + exp(x)); exp never overflows, and what is far below 0 keeps its digits."""
+    """Return log(1 + exp(x)) without overflow, accurate also far below 0."""
     return x.maximum(0) + log1p_unit((-x.abs()).exp())
 
 
@@ -155,9 +156,9 @@ def leaky_relu(ctx: NodeContext) -> Value:
 
 
 def prelu(ctx: NodeContext) -> Value:
-    """Translate PRelu: slope x below 0; the slope broadcasts to x only.
+    """Translate PRelu: slope x below 0; the slope broadcasts to the shape of x.
 
-    A slope (C,) that does not broadcast, as old exporters write it, goes with the channels, axis 1.
+    Old exporters write a slope (C,) that does not broadcast; it applies to the channels, axis 1.
     """
     x, slope = ctx.tensor(0), ctx.tensor(1)
     if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] not in (1, x.shape[-1]):
@@ -171,7 +172,7 @@ def elu(ctx: NodeContext) -> Value:
 
 
 def selu(ctx: NodeContext) -> Value:
-    """Translate Selu: gamma Elu(x); the defaults are the documented ones."""
+    """Translate Selu: gamma Elu(x)."""
     alpha = ctx.number("alpha", 1.67326319217681884765625)
     gamma = ctx.number("gamma", 1.05070102214813232421875)
     return ctx.tensor(0).elu(alpha) * gamma
@@ -184,7 +185,7 @@ def celu(ctx: NodeContext) -> Value:
 
 
 def gelu(ctx: NodeContext) -> Value:
-    """Translate Gelu (opset 20): exact by default, or the tanh formula."""
+    """Translate Gelu (opset 20): the exact formula by default, or the tanh formula."""
     kind = ctx.text("approximate", "none")
     if kind not in ("none", "tanh"):
         raise ModelError(f"approximate must be none or tanh, found {kind!r}")
@@ -198,10 +199,10 @@ def softmax(ctx: NodeContext) -> Value:
 
 
 def along_axis(ctx: NodeContext, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Return function(x, axis), with the meaning that the node's opset gives `axis`.
+    """Return function(x, axis), with the meaning of `axis` in the node's opset.
 
-    Before opset 13 all axes from `axis` on count as one (default 1), later it alone does (default
-    -1).
+    Before opset 13 the function is applied over all axes from `axis` on (default 1). From opset 13
+    on it is applied along `axis` (default -1).
     """
     x = ctx.tensor(0)
     if ctx.opset >= 13:
@@ -210,7 +211,7 @@ def along_axis(ctx: NodeContext, function: Callable[[Tensor, int], Tensor]) -> T
 
 
 def from_axis_on(x: Tensor, axis: int, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Return function(matrix, 1) of x as a matrix, whose rows are all axes from `axis` on."""
+    """Return function(matrix, 1), where x becomes a matrix whose rows span the axes from `axis`."""
     axis = x.ndim if axis == x.ndim else normal_axis(axis, x.ndim)
     flat = x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
     return function(flat, 1).reshape(x.shape)

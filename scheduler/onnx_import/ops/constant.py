@@ -1,6 +1,6 @@
-"""Translators of literals, shapes and ranges, and of EyeLike, Trilu, OneHot and Hardmax.
+"""Translators of constants, shapes and ranges, and of EyeLike, Trilu, OneHot and Hardmax.
 
-The results of the former are known while importing.
+Constants, shapes and ranges are computed at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def constant(ctx: NodeContext) -> Value:
-    """Translate Constant in every form but strings."""
+    """Translate Constant in every form except strings."""
     attribute = ctx.node.attribute[0].name if ctx.node.attribute else "nothing"
     value = ctx.attribute(attribute)
     if attribute == "value":
@@ -37,7 +37,7 @@ def constant(ctx: NodeContext) -> Value:
 
 
 def constant_of_shape(ctx: NodeContext) -> Value:
-    """Translate ConstantOfShape, float32 zeros by default; one element stands for all."""
+    """Translate ConstantOfShape, float32 zeros by default; only one element is stored."""
     shape = ctx.ints(0, "shape")
     if any(s < 0 for s in shape):
         raise ModelError(f"shape {shape} has a negative size")
@@ -47,22 +47,22 @@ def constant_of_shape(ctx: NodeContext) -> Value:
 
 
 def shape_of(ctx: NodeContext) -> Value:
-    """Translate Shape: all shapes are static; `start` and `end` since opset 15."""
+    """Translate Shape, a constant; `start` and `end` select axes since opset 15."""
     shape = ctx.value(0).shape
     return np.array(shape[ctx.integer("start", 0) : ctx.attribute("end")], np.int64)
 
 
 def size_of(ctx: NodeContext) -> Value:
-    """Translate Size: the number of elements."""
+    """Translate Size, the number of elements as a constant."""
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
-# No model counts this far.
+# The most elements of a constant range; more means a damaged model.
 MAX_RANGE = 1 << 24
 
 
 def arange(ctx: NodeContext) -> Value:
-    """Translate Range of known inputs, as it decides a shape; halves are computed as float32."""
+    """Translate Range of constant inputs, which determine its shape; fp16 computes in float32."""
     start, limit, step = (
         ctx.const(i, what).reshape(()) for i, what in enumerate(("start", "limit", "delta"))
     )
@@ -78,11 +78,11 @@ def arange(ctx: NodeContext) -> Value:
     return ramp.astype(start.dtype)
 
 
-# --- Translators of EyeLike, Trilu, OneHot and Hardmax. Formulas: ONNX operator documentation -
+# --- EyeLike, Trilu, OneHot and Hardmax -------------------------------------------------------
 
 
 def eye_like(ctx: NodeContext) -> Value:
-    """Translate EyeLike: ones on diagonal k, zeros elsewhere; only the input's shape matters."""
+    """Translate EyeLike: ones on diagonal k, zeros elsewhere, in the shape of the input."""
     x = ctx.value(0)
     if x.ndim != 2:
         raise ModelError(f"expected a matrix, found shape {tuple(x.shape)}")
@@ -93,7 +93,7 @@ def eye_like(ctx: NodeContext) -> Value:
 
 
 def trilu(ctx: NodeContext) -> Value:
-    """Translate Trilu: what is on and above (or below) diagonal k of matrices, zeros elsewhere."""
+    """Translate Trilu: matrices with zeros below (upper=1) or above diagonal k."""
     x = ctx.tensor(0)
     if x.ndim < 2:
         raise ModelError(f"expected matrices, found shape {x.shape}")
@@ -109,17 +109,17 @@ def trilu(ctx: NodeContext) -> Value:
 
 
 def _limited(k: int, rows: int, columns: int) -> int:
-    """Return a diagonal that exists, or one just outside."""
+    """Return diagonal k, limited to one step outside the matrix."""
     return max(-rows, min(columns, k))
 
 
 def _distances(rows: int, columns: int) -> Tensor:
-    """Return column - row, (rows, columns)."""
+    """Return the matrix (rows, columns) of column - row."""
     return Tensor.arange(columns).unsqueeze(0) - Tensor.arange(rows).unsqueeze(1)
 
 
 def one_hot(ctx: NodeContext) -> Value:
-    """Translate OneHot: (off, on); off outside [-depth, depth); floats are rounded towards zero."""
+    """Translate OneHot; float indices are truncated, and those outside [-depth, depth) are off."""
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
     depth = int(found.item())
@@ -129,7 +129,7 @@ def one_hot(ctx: NodeContext) -> Value:
         raise ModelError(f"expected two values (off, on), found shape {values.shape}")
     axis = normal_axis(ctx.integer("axis", -1), index.ndim + 1)
     index = index.trunc() if index.dtype.is_float else index
-    if index.dtype.itemsize < 4:  # a depth may be more than it holds
+    if index.dtype.itemsize < 4:  # the depth can be beyond the range of a narrow type
         index = index.cast(dt.float32 if index.dtype.is_float else dt.int32)
     row = index if index.dtype.is_unsigned else (index < 0).where(index + depth, index)
     chosen = row.unsqueeze(axis).eq(ramp(depth, axis, index.ndim + 1).cast(index.dtype))
@@ -138,7 +138,7 @@ def one_hot(ctx: NodeContext) -> Value:
 
 
 def _pair(known: Value, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (off, on), as constants where they are known."""
+    """Return (off, on), as constants if they are known at import."""
     if isinstance(known, Tensor):
         return values[0], values[1]
     pair: Array = known

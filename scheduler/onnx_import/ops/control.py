@@ -1,10 +1,12 @@
-"""Translators of If, Loop, Scan, sequences and optionals, which are resolved while importing.
+"""Translators of If, Loop, Scan, sequences and optionals.
 
-If(known)              ->   the branch that is taken
-If(run time)           ->   both branches; where(condition, a, b)
-Loop(known count)      ->   the body, once for each iteration
-Loop(count, run-time condition) -> the same; values stay what they were once it is false
-Scan                   ->   the body, once for each slice
+All of them are resolved at import, so the compiled graph has no control flow.
+
+If(constant)                     ->   the taken branch
+If(run-time condition)           ->   both branches, then where(condition, a, b)
+Loop(constant count)             ->   the body, once per iteration
+Loop(count, run-time condition)  ->   the same; values no longer change once it is false
+Scan                             ->   the body, once per slice
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from scheduler.onnx_import.context import (
 )
 from scheduler.tensor.tensor import Tensor
 
-# The graph grows with each iteration.
+# The most iterations of a loop; each one adds a copy of the body to the graph.
 MAX_ITERATIONS = 4096
 
 
 def if_(ctx: NodeContext) -> list[AnyValue]:
-    """Translate If; with a condition from run-time data both branches are computed."""
+    """Translate If; if the condition depends on run-time data, both branches are computed."""
     condition = ctx.value(0)
     branches: tuple[onnx.GraphProto, onnx.GraphProto] = (
         ctx.attribute("then_branch"),
@@ -44,10 +46,10 @@ def if_(ctx: NodeContext) -> list[AnyValue]:
     test = condition.reshape(()).bool()
     try:
         yes, no = (ctx.run_graph(b, (), "branch") for b in branches)
-    except ModelError as error:  # often the branch for inputs of another kind
+    except ModelError as error:  # often a branch that the given inputs never take
         raise DynamicInputError(
-            f"a branch cannot be translated ({error}); if it is never taken, fix what its "
-            "condition comes from while compiling",
+            f"a branch cannot be translated ({error}); if it is never taken, fix the inputs "
+            "of its condition at compile time",
             ctx.node.input[0],
             run_time_inputs(test),
         ) from error
@@ -57,7 +59,7 @@ def if_(ctx: NodeContext) -> list[AnyValue]:
 
 
 def loop(ctx: NodeContext) -> list[AnyValue]:
-    """Translate Loop: carried values, then what each iteration gives, stacked."""
+    """Translate Loop: the carried values, then the stacked outputs of all iterations."""
     body: onnx.GraphProto = ctx.attribute("body")
     count = int(ctx.const(0, "trip count").reshape(-1)[0]) if ctx.has(0) else None
     alive: Value = ctx.value(1) if ctx.has(1) else np.array(1, np.bool_)
@@ -67,12 +69,12 @@ def loop(ctx: NodeContext) -> list[AnyValue]:
     while (count is None or iteration < count) and not _is_false(alive):
         if iteration >= MAX_ITERATIONS:
             raise ModelError(
-                f"more than {MAX_ITERATIONS} iterations; expected a loop that can be written out"
+                f"more than {MAX_ITERATIONS} iterations; expected a loop that can be unrolled"
             )
         if isinstance(alive, Tensor) and (count is None or scanned):
             raise DynamicInputError(
                 "its condition depends on run-time data, so the number of iterations does: "
-                "expected a known trip count, and no stacked outputs beside such a condition",
+                "expected a known trip count, and no stacked outputs with such a condition",
                 "condition",
                 run_time_inputs(alive),
             )
@@ -96,7 +98,7 @@ def loop(ctx: NodeContext) -> list[AnyValue]:
 
 
 def scan(ctx: NodeContext) -> list[AnyValue]:
-    """Translate Scan (opset 9 on): carried values, then what each slice gives, stacked."""
+    """Translate Scan (opset 9 on): the carried values, then the stacked outputs of all slices."""
     if ctx.opset < 9:
         raise ModelError("the batched Scan of opset 8 is not supported; export with opset 9 on")
     body: onnx.GraphProto = ctx.attribute("body")
@@ -142,7 +144,7 @@ def _is_false(alive: Value) -> bool:
 
 
 def _both(alive: Value, condition: AnyValue) -> Value:
-    """Return the condition of the next iteration: once false, it stays false."""
+    """Return the condition of the next iteration; once false, it stays false."""
     if isinstance(condition, ValueList):
         raise ModelError("the condition is a sequence; expected a bool")
     if not isinstance(alive, Tensor) or _is_false(condition):
@@ -175,7 +177,7 @@ def _tensor(ctx: NodeContext, value: AnyValue) -> Tensor:
 
 
 def _stack(values: Sequence[Tensor], output: onnx.ValueInfoProto, axis: int = 0) -> AnyValue:
-    """Return values stacked along a new axis; of none, as the body declares them."""
+    """Return values stacked along a new axis; without values, an empty array as declared."""
     if values:
         axis = normal_axis(axis, values[0].ndim + 1)
         return Tensor.cat([v.unsqueeze(axis) for v in values], axis=axis)
@@ -186,11 +188,11 @@ def _stack(values: Sequence[Tensor], output: onnx.ValueInfoProto, axis: int = 0)
     return nothing
 
 
-# --- Translators of sequences and optionals: lists while importing, never at run time ---------
+# --- Sequences and optionals, which exist only at import --------------------------------------
 
 
 def construct(ctx: NodeContext) -> list[AnyValue]:
-    """Translate SequenceConstruct: its inputs as a list."""
+    """Translate SequenceConstruct: the sequence of its inputs."""
     return [ValueList(tuple(ctx.any_value(i) for i in range(ctx.count)))]
 
 
@@ -200,7 +202,7 @@ def empty(_: NodeContext) -> list[AnyValue]:
 
 
 def insert(ctx: NodeContext) -> list[AnyValue]:
-    """Translate SequenceInsert: before the position, which counts from the end where negative."""
+    """Translate SequenceInsert before a position; a negative one counts from the end."""
     values = list(_items(ctx, 0))
     at = int(ctx.const(2, "position").reshape(())) if ctx.has(2) else len(values)
     if not -len(values) <= at <= len(values):
@@ -210,7 +212,7 @@ def insert(ctx: NodeContext) -> list[AnyValue]:
 
 
 def erase(ctx: NodeContext) -> list[AnyValue]:
-    """Translate SequenceErase: the last one by default."""
+    """Translate SequenceErase; by default it erases the last element."""
     values = list(_items(ctx, 0))
     del values[_position(ctx, 1, len(values)) if ctx.has(1) else -1]
     return [ValueList(tuple(values))]
@@ -223,7 +225,7 @@ def at(ctx: NodeContext) -> list[AnyValue]:
 
 
 def length(ctx: NodeContext) -> list[AnyValue]:
-    """Translate SequenceLength: known, whatever is in the sequence."""
+    """Translate SequenceLength, which is always a constant."""
     return [np.array(len(_items(ctx, 0)), np.int64)]
 
 
@@ -247,7 +249,7 @@ def split_to_sequence(ctx: NodeContext) -> list[AnyValue]:
 
 
 def concat_from_sequence(ctx: NodeContext) -> list[AnyValue]:
-    """Translate ConcatFromSequence: joined along an axis, or along a new one."""
+    """Translate ConcatFromSequence: tensors joined along an axis, or stacked along a new one."""
     parts = [_sequence_tensor(ctx, value) for value in _items(ctx, 0)]
     if not parts:
         raise ModelError("the sequence is empty; expected one tensor or more")
@@ -259,12 +261,12 @@ def concat_from_sequence(ctx: NodeContext) -> list[AnyValue]:
 
 
 def optional(ctx: NodeContext) -> list[AnyValue]:
-    """Translate Optional: with its input, or without one."""
+    """Translate Optional: an optional with the input's value, or without a value."""
     return [ValueList((ctx.any_value(0),) if ctx.has(0) else ())]
 
 
 def optional_get(ctx: NodeContext) -> list[AnyValue]:
-    """Translate OptionalGetElement; what is no optional is itself."""
+    """Translate OptionalGetElement; a tensor is returned unchanged."""
     value = ctx.any_value(0)
     if not isinstance(value, ValueList):
         return [value]

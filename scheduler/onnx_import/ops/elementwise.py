@@ -1,4 +1,4 @@
-"""Translators of elementwise arithmetic, comparison, logic, bits of integers, and casts.
+"""Translators of elementwise arithmetic, comparison, logic, bitwise operators and casts.
 
 Formulas: ONNX operator documentation.
 """
@@ -25,12 +25,12 @@ Translator = Callable[[NodeContext], Value]
 
 
 def unary(function: Callable[[Tensor], Tensor]) -> Translator:
-    """Return the translator of an op that is one Tensor method."""
+    """Return the translator of an operator that is one Tensor method."""
     return lambda ctx: function(ctx.tensor(0))
 
 
 def binary(function: Callable[[Any, Any], Any]) -> Translator:
-    """Return the translator of an op that is one broadcasting Tensor operator."""
+    """Return the translator of an operator that is one broadcasting Tensor operator."""
 
     def translate(ctx: NodeContext) -> Value:
         result: Tensor = function(ctx.tensor(0), ctx.tensor(1))
@@ -40,7 +40,7 @@ def binary(function: Callable[[Any, Any], Any]) -> Translator:
 
 
 def variadic(function: Callable[[Any, Any], Any]) -> Translator:
-    """Return the translator of an op that combines one or more inputs from left to right."""
+    """Return the translator of an operator that combines its inputs from left to right."""
 
     def translate(ctx: NodeContext) -> Value:
         result: Tensor = reduce(function, (ctx.tensor(i) for i in range(ctx.count)))
@@ -50,7 +50,7 @@ def variadic(function: Callable[[Any, Any], Any]) -> Translator:
 
 
 def is_inf(ctx: NodeContext) -> Value:
-    """Translate IsInf: either infinity, or one of them."""
+    """Translate IsInf: both infinities, or only the one that the attributes select."""
     x = ctx.tensor(0)
     negative, positive = ctx.integer("detect_negative", 1), ctx.integer("detect_positive", 1)
     if negative and positive:
@@ -69,7 +69,8 @@ def mean(ctx: NodeContext) -> Value:
 def shrink(ctx: NodeContext) -> Value:
     """Translate Shrink: x - bias above lambd, x + bias below -lambd, 0 between.
 
-    Integers are moved by a whole bias; another bias is added as float32 and rounded towards zero.
+    Integers stay integers if the bias is whole. Otherwise they are computed in float32 and rounded
+    toward 0.
     """
     x = ctx.tensor(0)
     bias, limit = ctx.number("bias", 0.0), ctx.number("lambd", 0.5)
@@ -85,23 +86,23 @@ def where(ctx: NodeContext) -> Value:
 
 
 def clip(ctx: NodeContext) -> Value:
-    """Translate Clip: bounds are attributes before opset 11, optional inputs from it on."""
+    """Translate Clip; the bounds are attributes before opset 11, and optional inputs later."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
         bounds = (ctx.attribute("min"), ctx.attribute("max"))
         return x.clip(*bounds)
-    # A bound is a scalar, but some exporters write it as one element of shape (1,).
+    # A bound is a scalar, but some exporters write it with shape (1,).
     low, high = (ctx.tensor(i).cast(x.dtype).reshape(()) if ctx.has(i) else None for i in (1, 2))
     return x.clip(low, high)
 
 
 def identity(ctx: NodeContext) -> Value:
-    """Translate Identity: a constant stays one."""
+    """Translate Identity; a constant stays a constant."""
     return ctx.value(0)
 
 
 def dropout(ctx: NodeContext) -> Value | list[Value]:
-    """Translate Dropout where it drops nothing: the input, and a mask of all true."""
+    """Translate Dropout for inference: the input, and a mask of ones."""
     if ctx.has(2) and bool(ctx.const(2, "training_mode")):
         ratio = float(ctx.const(1, "ratio")) if ctx.has(1) else 0.5
         if ratio:
@@ -112,19 +113,20 @@ def dropout(ctx: NodeContext) -> Value | list[Value]:
     x = ctx.value(0)
     if ctx.outputs < 2:
         return x
-    # Before opset 10 the mask had the type of the data; it is one number, repeated.
+    # Before opset 10 the mask has the type of the data. Only one element is stored.
     mask = np.ones((), bool if ctx.opset >= 10 else ctx.tensor(0).dtype.np)
     return [x, np.broadcast_to(mask, x.shape)]
 
 
-# --- Operators on the bits of integers --------------------------------------------------------
+# --- Bitwise operators ------------------------------------------------------------------------
 
 
 def bit_shift(ctx: NodeContext) -> Value:
     """Translate BitShift.
 
-    A distance below 0, or of the type's width and more, shifts everything out: -1 is left of a
-    negative number shifted to the right, else 0 (defined in opset 28, open before).
+    A distance below 0, or not below the type's width, shifts all bits out. The result is -1 for a
+    negative number shifted right, and 0 otherwise. Opset 28 defines this; earlier ones leave it
+    open.
     """
     direction = ctx.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
@@ -136,7 +138,7 @@ def bit_shift(ctx: NodeContext) -> Value:
     known = ctx.value(1)
     inside = not isinstance(known, Tensor) and bool(((known >= 0) & (known < width)).all())
     if direction == "RIGHT" and not x.dtype.is_unsigned:
-        # The last bit that stays is the sign, as often as the width.
+        # A shift by width - 1 leaves only the sign.
         last = distance.operand(width - 1)
         return x >> (distance if inside else _outside(distance, width).where(last, distance))
     if inside:
@@ -156,20 +158,21 @@ def invert(x: Tensor) -> Tensor:
     return x.unary(Op.NOT)
 
 
-# --- Cast, CastLike and BitCast, also to types that no device computes in ---------------------
+# --- Cast, CastLike and BitCast, also to carried types (see `element_types`) ------------------
 
 
 def cast(ctx: NodeContext) -> Value:
-    """Translate Cast and CastLike; floats to integers truncate, to bool is "not 0".
+    """Translate Cast and CastLike.
 
-    Types of few bits are rounded to; `saturate` and `round_mode` are as in ONNX's Cast.
+    Floats become integers by truncation, and bool by comparison with 0. Small types round to
+    nearest, with `saturate` and `round_mode` as in ONNX's Cast.
     """
     like = ctx.node.op_type == "CastLike"
     return cast_to(ctx, ctx.tensor(0), ctx.element_type(1) if like else ctx.integer("to", 0))
 
 
 def cast_to(ctx: NodeContext, x: Tensor, target: int) -> Tensor:
-    """Return x as an ONNX element type, with the node's attributes for what does not fit."""
+    """Return x cast to ONNX element type `target`, with the node's saturate and round_mode."""
     kind = carried(target)
     if kind is not None:
         saturate = bool(ctx.integer("saturate", 1))
@@ -182,7 +185,7 @@ def cast_to(ctx: NodeContext, x: Tensor, target: int) -> Tensor:
 
 
 def bit_cast(ctx: NodeContext) -> Value:
-    """Translate BitCast: the same bits as another type of the same size."""
+    """Translate BitCast: the same bits read as another type of the same size."""
     target = ctx.integer("to", 0)
     source = carried(ctx.element_type(0))
     x = ctx.tensor(0)
@@ -192,31 +195,31 @@ def bit_cast(ctx: NodeContext) -> Value:
     if wanted.itemsize != stored.dtype.itemsize:
         raise ModelError(f"{stored.dtype} and {type_name(target)} differ in size")
     if dt.bool_ in (wanted, stored.dtype):
-        # A bool is stored as 0 or 1, and read as "not 0".
+        # A bool is stored as 0 or 1, and any byte except 0 is read as true.
         bits = stored.bool() if wanted is dt.bool_ else stored.cast(wanted)
     else:
         bits = stored.bitcast(wanted)
     return bits if kind is None else kind.decode(bits)
 
 
-# --- Translators of Div and Mod for every type. Formulas: ONNX operator documentation ---------
+# --- Div and Mod for every type ---------------------------------------------------------------
 
-# Per type: the integer of the same width, a mask that keeps the upper half of the fraction's bits,
-# and 2 to the number of bits that a quotient may have so that its product with that half is exact.
+# Float type -> (integer type of the same width, mask for the upper half of the mantissa bits, limit
+# of a quotient whose product with that upper half is exact).
 _SPLIT = {dt.float32: (dt.int32, -(1 << 12), 2.0**12), dt.float64: (dt.int64, -(1 << 27), 2.0**26)}
 
 
 def divide(ctx: NodeContext) -> Value:
-    """Translate Div: integers are divided towards zero, as in C; by 0 as by 1."""
+    """Translate Div; integer division rounds toward 0 as in C, and division by 0 is by 1."""
     a, b = ctx.tensor(0), ctx.tensor(1)
     return a / b if a.dtype.is_float else a.trunc_div(b)
 
 
 def modulo(ctx: NodeContext) -> Value:
-    """Translate Mod: sign of the divisor, or of the dividend with fmod=1.
+    """Translate Mod; the result has the sign of the divisor, or of the dividend with fmod=1.
 
-    Remainders of floats are within a unit in the last place of the divisor as long as the quotient
-    is below 2^24 (float64: 2^52).
+    Float remainders are accurate to a unit in the last place of the divisor if the quotient is
+    below 2^24 (float64: 2^52).
     """
     a, b = ctx.tensor(0), ctx.tensor(1)
     if a.dtype is not b.dtype:
@@ -232,26 +235,26 @@ def modulo(ctx: NodeContext) -> Value:
 
 
 def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
-    """Return the remainder of |a| by |b| with the sign of a, or moved to the sign of b.
+    """Return the remainder of a by b, with the sign of a if `truncated`, else with the sign of b.
 
-    A finite dividend over an infinite divisor stays, or becomes the infinity of b's sign; an
-    infinite dividend, a divisor of 0 and NaN give NaN.
+    A finite a divided by infinity remains a, or becomes the infinity b if the sign must change. An
+    infinite a, b = 0 and NaN give NaN.
     """
     rest, size = a.abs(), b.abs()
     steps = _SPLIT[a.dtype][2]
-    rest = _less(rest, size * steps)
-    rest = _less(rest, size)
+    rest = _subtract_multiple(rest, size * steps)
+    rest = _subtract_multiple(rest, size)
     if truncated:
         return (a < 0).where(-rest, rest)
     rest = (rest.ne(0) & (a < 0).ne(b < 0)).where(size - rest, rest)
     return (b < 0).where(-rest, rest)
 
 
-def _less(x: Tensor, size: Tensor) -> Tensor:
-    """Return x - trunc(x / size) size for x >= 0 and small quotients, to the last place of size.
+def _subtract_multiple(x: Tensor, size: Tensor) -> Tensor:
+    """Return x - trunc(x / size) size for x >= 0 and a small quotient.
 
-    The rounded quotient is right or one too large. Its product with the upper half of the divisor's
-    bits is exact.
+    The result is accurate to the last place of size. The rounded quotient is correct or one too
+    large, and its product with the upper half of the mantissa of size is exact.
     """
     integer, mask, _ = _SPLIT[x.dtype]
     quotient = (x / size).trunc()
@@ -261,20 +264,20 @@ def _less(x: Tensor, size: Tensor) -> Tensor:
     return (x < size).where(x, rest)
 
 
-# --- Translator of Pow for every combination of base and exponent types -----------------------
+# --- Pow for every combination of base and exponent types -------------------------------------
 
-# What is so little below an integer is one: the root of a square number stays whole.
+# Factor applied before truncation, so that the root of a square number is exact.
 _ROUNDED = 1.0 + 2.0**-21
-# Beyond, only the parity of an exponent matters, and that every float so large is even.
+# Limit of exponents. Beyond it only the parity matters, and larger float exponents are even.
 _LARGEST = 2.0**30
 
 
 def power(ctx: NodeContext) -> Value:
     """Translate Pow.
 
-    Integers to whole exponents are exact, modulo 2 to their width; a negative exponent gives the
-    reciprocal, rounded towards zero. To other exponents they are raised as float32 and rounded
-    towards zero. Halves are raised as float32, floats in the wider of both types.
+    An integer base with a whole exponent is exact, modulo 2 to the width. A negative exponent gives
+    the reciprocal, rounded toward 0. With other exponents an integer base is computed in float32
+    and rounded toward 0. A float base is computed in the wider of both types, at least float32.
     """
     base, exponent = ctx.tensor(0), ctx.value(1)
     shape = np.broadcast_shapes(base.shape, exponent.shape)
@@ -284,13 +287,13 @@ def power(ctx: NodeContext) -> Value:
 
 
 def _single(exponent: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | None:
-    """Return the value of an exponent of one element that is finite and exact as a float."""
+    """Return a constant exponent's only value, or None if it has several or is beyond _LARGEST."""
     value = float(exponent.reshape(())) if exponent.size == 1 else math.inf
     return value if abs(value) <= _LARGEST else None
 
 
 def _raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
-    """Return a power of floats; a known exponent lets squares and roots be what they are."""
+    """Return a power of floats; a constant exponent `number` becomes squares or roots."""
     wide = dt.promote(base.dtype, dt.float32)
     if number is not None:
         return (base.cast(wide) ** number).as_type(base.dtype)
@@ -301,7 +304,7 @@ def _raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
 
 def _integer_raised(base: Tensor, exponent: Tensor, number: float | None) -> Tensor:
     if number is not None and number == int(number):
-        # The IR's reciprocal is that of floats, so a negative exponent goes the general way.
+        # The IR has no integer reciprocal, so a negative exponent uses the general method.
         whole = base.operand(int(number))
         return base ** int(number) if number >= 0 else integer_power(*base.broadcast_with(whole))
     if not exponent.dtype.is_float:

@@ -1,7 +1,7 @@
-"""Translators of operators that read elements at indices, or give indices.
+"""Translators of operators that read elements at indices, or return indices.
 
-Known indices become constants. At run time an index out of range reads the nearest element inside.
-NonZero and Unique need known values.
+Indices known at import become constants, and an index out of range is an error. At run time such an
+index reads the nearest element instead. NonZero and Unique need constant inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def slice_(ctx: NodeContext) -> Value:
-    """Translate Slice; bounds are attributes before opset 10, inputs from it on."""
+    """Translate Slice; the bounds are attributes before opset 10, and inputs later."""
     x = ctx.tensor(0)
     if ctx.opset < 10:
         starts, ends = ctx.ints_attribute("starts"), ctx.ints_attribute("ends")
@@ -49,20 +49,20 @@ def slice_(ctx: NodeContext) -> Value:
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """Return bounds as Python means them; ONNX clamps a start beyond either end into the axis."""
+    """Return ONNX slice bounds as a Python slice; ONNX clamps a start that is out of range."""
     if step == 0:
         raise ModelError("steps must not be 0")
     low, high = (0, size) if step > 0 else (-1, size - 1)
     first = min(max(start + size if start < 0 else start, 0), high)
     last = min(max(end + size if end < 0 else end, low), high)
-    # Python reads a stop of -1 as "the last element"; counting down, none means "through 0".
+    # For Python a stop of -1 is the last element; None includes element 0 when counting down.
     return slice(max(first, 0), None if last < 0 else last, step)
 
 
 def argmax(ctx: NodeContext) -> Value:
-    """Translate ArgMax and ArgMin: int64 index of the first (or last) extreme along one axis.
+    """Translate ArgMax and ArgMin: the int64 index of the first (or last) extreme along an axis.
 
-    A NaN counts as the extreme, as in numpy; an infinity on its side is equal to it.
+    NaN is the extreme as in numpy, but equal to the infinity on the same side.
     """
     x = ctx.tensor(0)
     axis = normal_axis(ctx.integer("axis", 0), x.ndim)
@@ -72,7 +72,7 @@ def argmax(ctx: NodeContext) -> Value:
     last = bool(ctx.integer("select_last_index", 0))
     keepdim = bool(ctx.integer("keepdims", 1))
     if x.dtype.is_float:
-        # Else no element equals the extreme, or none that the device finds.
+        # Replace NaN, because a search for an element equal to the extreme would not find it.
         x = x.ne(x).where(x.operand(-np.inf if least else np.inf), x)
     x = x.flip(axis) if last else x
     found = x.argmin(axis, keepdim=keepdim) if least else x.argmax(axis, keepdim=keepdim)
@@ -82,13 +82,13 @@ def argmax(ctx: NodeContext) -> Value:
 
 
 def nonzero(ctx: NodeContext) -> Value:
-    """Translate NonZero of known values: int64 (axes, count)."""
+    """Translate NonZero of a constant input: int64 (axes, count)."""
     x = ctx.const(0, "input, whose values decide how many elements are found,")
     return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
 
 
 def unique(ctx: NodeContext) -> list[Value]:
-    """Translate Unique of known values: values, first places, inverse, counts."""
+    """Translate Unique of a constant input: values, first indices, inverse indices, counts."""
     x = ctx.const(0, "input, whose values decide how many elements are found,")
     axis = ctx.attribute("axis")
     if axis is not None:
@@ -106,7 +106,7 @@ def unique(ctx: NodeContext) -> list[Value]:
 
 
 def gather(ctx: NodeContext) -> Value:
-    """Translate Gather (numpy.take); known indices that are a range give a slice."""
+    """Translate Gather (numpy.take); constant indices that form a range become a slice."""
     x, index = ctx.tensor(0), ctx.value(1)
     axis = normal_axis(ctx.integer("axis", 0), x.ndim)
     if not isinstance(index, Tensor):
@@ -118,7 +118,7 @@ def gather(ctx: NodeContext) -> Value:
 def gather_elements(ctx: NodeContext) -> Value:
     """Translate GatherElements: out[i, j] = x[index[i, j], j] for axis 0, and so on.
 
-    Known indices that are the same for all other axes are those of Gather.
+    Constant indices that depend on `axis` only are translated like Gather.
     """
     x, index = ctx.tensor(0), ctx.value(1)
     axis = normal_axis(ctx.integer("axis", 0), x.ndim)
@@ -138,7 +138,7 @@ def gather_elements(ctx: NodeContext) -> Value:
 
 
 def gather_nd(ctx: NodeContext) -> Value:
-    """Translate GatherND: each index tuple names an element, or a slice, of its batch."""
+    """Translate GatherND: each index tuple selects an element, or a slice, of its batch."""
     x, index = ctx.tensor(0), ctx.value(1)
     batch = ctx.integer("batch_dims", 0)
     shape = tuple(index.shape)
@@ -162,7 +162,7 @@ def gather_nd(ctx: NodeContext) -> Value:
 
 
 def compress(ctx: NodeContext) -> Value:
-    """Translate Compress: the rows of an axis, or the elements, whose condition is true."""
+    """Translate Compress: the indices of an axis, or elements, whose constant condition is true."""
     x = ctx.tensor(0)
     condition = ctx.const(1, "condition, whose values decide the shape of the result,")
     rows = np.flatnonzero(condition)
@@ -192,9 +192,10 @@ def reverse_sequence(ctx: NodeContext) -> Value:
     return pick_in_batches(x, rows, batch, time)
 
 
-# --- Arithmetic on positions of elements, shared by all that reads or writes at indices -------
-# Known rows, and all that is computed from them here, are arrays: the graph then holds one gather
-# with a constant index. Run-time rows are int32 arithmetic.
+# --- Positions of elements, for operators that read or write at indices -----------------------
+# Positions of constant indices are computed here as arrays, so the graph has one gather with a
+# constant index. Positions of run-time indices are computed in int32 by the graph. A row is an
+# index along one axis.
 
 
 def ramp(count: int, axis: int, ndim: int) -> Tensor:
@@ -203,16 +204,17 @@ def ramp(count: int, axis: int, ndim: int) -> Tensor:
 
 
 def rows_within(rows: Value, size: int) -> Value:
-    """Return rows of an axis (any integers) as int32, negative ones counted from the end.
+    """Return rows of an axis as int32; negative rows count from the end.
 
-    At run time a row outside the axis becomes the nearest one inside it; a known one is refused.
+    A run-time row outside the axis becomes the nearest row inside. A constant one raises
+    ModelError.
     """
     if not isinstance(rows, Tensor):
         if rows.size and (int(rows.min()) < -size or int(rows.max()) >= size):
             raise ModelError(f"an index is out of range for an axis of size {size}")
         wide = rows.astype(np.int64)
         return np.where(wide < 0, wide + size, wide).astype(np.int32)
-    # Bounds are taken in 8 bytes where the indices have them: a cast would wrap.
+    # Clip 8-byte indices before the cast to int32, because the cast would wrap.
     wide_rows = rows if rows.dtype.itemsize == 8 else rows.cast(dt.int32)
     if not wide_rows.dtype.is_unsigned:
         wide_rows = (wide_rows < 0).where(wide_rows + size, wide_rows)
@@ -220,14 +222,15 @@ def rows_within(rows: Value, size: int) -> Value:
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
-    """Return the distance of neighbours along each axis of a row-major array."""
+    """Return the strides, in elements, of a row-major array."""
     return [prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
 def element_positions(rows: Value, axis: int, shape: Sequence[int]) -> Value:
-    """Return where elements lie in a flattened array of a shape, one row of `axis` given for each.
+    """Return flat positions in an array of `shape`, in the shape of `rows`.
 
-    `rows` (int32, within bounds) has as many axes; each other axis has its own index.
+    The position for index (i, j, ...) is that of element (i, j, ...) with its index on `axis`
+    replaced by rows[i, j, ...] (int32, within bounds).
     """
     steps = strides_of(shape)
     others = [i for i in range(len(shape)) if i != axis]
@@ -242,9 +245,10 @@ def element_positions(rows: Value, axis: int, shape: Sequence[int]) -> Value:
 
 
 def tuple_positions(indices: Value, sizes: Sequence[int]) -> Value:
-    """Return the positions (int32, (...)) that index tuples (..., k) name in an array of k axes.
+    """Return flat positions, int32 (...), of index tuples (..., k) in an array of k axes.
 
-    At run time a tuple outside the array is moved inside; a known one is refused.
+    `sizes` are the sizes of the k axes. A run-time tuple outside the array is moved inside. A
+    constant one raises ModelError.
     """
     if isinstance(indices, Tensor):
         total = Tensor.zeros(indices.shape[:-1], dtype=dt.int32)
@@ -259,7 +263,7 @@ def tuple_positions(indices: Value, sizes: Sequence[int]) -> Value:
 
 
 def pick_rows(x: Tensor, rows: Array, axis: int) -> Tensor:
-    """Return numpy.take(x, rows, axis) for known rows within bounds; a range is a slice."""
+    """Return numpy.take(x, rows, axis) for constant rows; a range becomes a slice."""
     whole = np.asarray(rows_within(rows, x.shape[axis]))
     lead = (slice(None),) * axis
     shape = (*x.shape[:axis], *whole.shape, *x.shape[axis + 1 :])
@@ -272,16 +276,16 @@ def pick_rows(x: Tensor, rows: Array, axis: int) -> Tensor:
 
 
 def pick_flat(x: Tensor, positions: Value) -> Tensor:
-    """Return elements of a flattened tensor, in the shape of the positions."""
+    """Return the elements of x at flat positions, in the shape of the positions."""
     if prod(positions.shape) == 0:
         return Tensor.zeros(positions.shape, dtype=x.dtype)
     return x.reshape((x.size,)).gather(as_tensor(positions), 0)
 
 
 def pick_in_batches(x: Tensor, rows: Tensor, batch: int, axis: int) -> Tensor:
-    """Return elements along an axis, with rows of their own for each index of a batch axis.
+    """Return x with other rows along `axis` for each index of the batch axis.
 
-    `rows` is int32 (B, S), within bounds: the axis has S of them in the result.
+    `rows` is int32 (B, S), within bounds. The axis has size S in the result.
     """
     rest = [i for i in range(x.ndim) if i not in (batch, axis)]
     order = [batch, axis, *rest]

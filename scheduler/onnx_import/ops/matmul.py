@@ -1,4 +1,4 @@
-"""Translators of matrix products, Einsum and determinants."""
+"""Translators of MatMul, Gemm, Einsum and Det. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def matmul(ctx: NodeContext) -> Value:
-    """Translate MatMul: numpy's rules for vectors and batches."""
+    """Translate MatMul, with numpy's rules for vectors and batches."""
     a, b = ctx.tensor(0), ctx.tensor(1)
     if a.ndim == 0 or b.ndim == 0:
         raise ModelError(f"expected at least one axis each, found shapes {a.shape} and {b.shape}")
@@ -26,9 +26,9 @@ def matmul(ctx: NodeContext) -> Value:
 
 
 def gemm(ctx: NodeContext) -> Tensor:
-    """Translate Gemm: alpha A' B' + beta C, A' (M, K), B' (K, N), C broadcasts to (M, N).
+    """Translate Gemm: alpha A' B' + beta C with A' (M, K) and B' (K, N).
 
-    With integers alpha and beta are cut to integers.
+    C broadcasts to (M, N). For integer matrices, alpha and beta are truncated to integers.
     """
     a, b = ctx.tensor(0), ctx.tensor(1)
     if a.ndim != 2 or b.ndim != 2:
@@ -53,20 +53,20 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     return x * factor if x.dtype.is_float else (x * int(factor)).cast(x.dtype)
 
 
-# --- Translator of Einsum: products of any number of tensors by an equation, two at a time ----
-# A pair of operands becomes what MatMul makes of (batch, M, K) and (batch, K, N), with one axis for
-# each label instead of three: a product of broadcast axes and one sum.
+# --- Einsum: products of any number of tensors, two at a time ---------------------------------
+# A pair of operands becomes a product with broadcasting and one sum, as MatMul does, but with one
+# axis per label.
 
-# A label is a letter; the axes of an ellipsis are "0", "1", ..., the last axis first.
+# A label is a letter. The axes of an ellipsis are labeled "0", "1", ..., starting at the last.
 _ELLIPSIS = "..."
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A tensor with a label for each axis, none twice."""
+    """A tensor with a label for each axis."""
 
     x: Tensor
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # one per axis; distinct, except in operands with a diagonal
 
     def sizes(self) -> dict[str, int]:
         """Return the size of each label."""
@@ -74,7 +74,7 @@ class Term:
 
 
 def einsum(ctx: NodeContext) -> Value:
-    """Translate Einsum, with or without "->", ellipses and repeated labels (diagonals)."""
+    """Translate Einsum, including equations without "->", ellipses and repeated labels."""
     operands = [ctx.tensor(i) for i in range(ctx.count)]
     equation = ctx.text("equation", "").replace(" ", "")
     names, output = _parsed(equation, [x.ndim for x in operands])
@@ -98,7 +98,7 @@ def einsum(ctx: NodeContext) -> Value:
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Return the labels of each operand's axes, and those of the result."""
+    """Return the labels of each operand's axes, and the labels of the result."""
     left, arrow, right = equation.partition("->")
     words = left.split(",")
     if len(words) != len(ranks):
@@ -142,7 +142,7 @@ def _full_sizes(terms: Sequence[Term]) -> dict[str, int]:
 
 
 def _diagonal(term: Term, full: dict[str, int]) -> Term:
-    """Keep of axes with one label the elements with equal indices: one axis."""
+    """Return a term with distinct labels: axes with the same label are replaced by the diagonal."""
     for label, count in Counter(term.labels).items():
         if count == 1:
             continue
@@ -161,7 +161,7 @@ def _diagonal(term: Term, full: dict[str, int]) -> Term:
 
 
 def _without_ones(term: Term, full: dict[str, int]) -> Term:
-    """Drop axes of size 1 whose label is wider elsewhere: they broadcast."""
+    """Return a term without the axes of size 1 that broadcast."""
     kept = [i for i, n in enumerate(term.labels) if term.x.shape[i] == full[n]]
     return Term(
         term.x.reshape(tuple(term.x.shape[i] for i in kept)), tuple(term.labels[i] for i in kept)
@@ -169,7 +169,7 @@ def _without_ones(term: Term, full: dict[str, int]) -> Term:
 
 
 def _reduced(term: Term, needed: set[str]) -> Term:
-    """Sum over labels that nobody needs."""
+    """Return a term summed over the labels that are not needed."""
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     if not axes:
         return term
@@ -179,7 +179,7 @@ def _reduced(term: Term, needed: set[str]) -> Term:
 
 
 def _cost(terms: Sequence[Term], pair: tuple[int, int], full: dict[str, int]) -> tuple[int, int]:
-    """Return the number of products that a pair takes, and how much its result adds."""
+    """Return the cost of multiplying a pair of terms: number of products, size of the result."""
     first, second = (terms[i] for i in pair)
     labels = {*first.labels, *second.labels}
     elsewhere = {n for i, t in enumerate(terms) if i not in pair for n in t.labels}
@@ -188,7 +188,7 @@ def _cost(terms: Sequence[Term], pair: tuple[int, int], full: dict[str, int]) ->
 
 
 def _product(a: Term, b: Term, needed: set[str]) -> Term:
-    """Multiply two terms and sum over what nobody needs afterwards."""
+    """Return the product of two terms, summed over the labels that are not needed afterwards."""
     a = _reduced(a, needed | {*b.labels})
     b = _reduced(b, needed | {*a.labels})
     batch = [n for n in a.labels if n in b.labels and n in needed]
@@ -204,18 +204,18 @@ def _product(a: Term, b: Term, needed: set[str]) -> Term:
 
 
 def _spread(term: Term, order: Sequence[str]) -> Tensor:
-    """Return the tensor with the axes of `order`; those it does not have are of size 1."""
+    """Return the term's tensor with its axes in `order`, and axes of size 1 for missing labels."""
     sizes = term.sizes()
     present = [n for n in order if n in sizes]
     moved = term.x.permute([term.labels.index(n) for n in present])
     return moved.reshape(tuple(sizes.get(n, 1) for n in order))
 
 
-# --- Translator of Det: determinants of batches of small matrices -----------------------------
-# Up to 3 x 3 by the sum of signed products; larger ones by elimination with pivoting (Golub, Van
-# Loan, Matrix Computations, 3.4).
+# --- Det: determinants of batches of small matrices -------------------------------------------
+# Matrices up to 3 x 3 use the sum of signed products, larger ones elimination with pivoting (Golub,
+# Van Loan, Matrix Computations, 3.4).
 
-# Every step of an elimination is a few kernels.
+# The largest matrix at run time; each step of the elimination takes a few kernels.
 MAX_SIZE = 16
 
 
@@ -259,7 +259,10 @@ def _expanded(x: Tensor, size: int) -> Tensor:
 
 
 def _eliminated(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return (batch, size-1, size-1), and the factor (batch,) that its determinant misses."""
+    """Return the matrices (batch, size-1, size-1) after one elimination step, and their pivots.
+
+    The determinant of x is that of the result times the signed pivot (batch,).
+    """
     place = x[:, :, 0].abs().argmax(1, keepdim=True).contiguous()  # (batch, 1)
     chosen = ramp(size, 1, 2).eq(place).unsqueeze(2)
     row = chosen.where(x, 0).sum(1, keepdim=True)  # (batch, 1, size)

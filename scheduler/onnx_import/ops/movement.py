@@ -1,4 +1,4 @@
-"""Translators of operators that move elements without changing them, apart from indexing."""
+"""Translators of operators that move or copy elements: Reshape, Transpose, Pad, Concat, ..."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.ops.index import pick_rows
 from scheduler.tensor.tensor import Tensor
 
-# From this many copies on an edge is repeated.
+# Edge padding wider than this broadcasts the edge instead of gathering copies.
 WIDE_EDGE = 2**16
 
 
@@ -28,7 +28,7 @@ def reshape(ctx: NodeContext) -> Value:
 
 
 def flatten(ctx: NodeContext) -> Value:
-    """Translate Flatten: all axes before `axis` and all from it on."""
+    """Translate Flatten to a matrix: all axes before `axis`, and all from it on."""
     x, axis = ctx.tensor(0), ctx.integer("axis", 1)
     if not -x.ndim <= axis <= x.ndim:
         raise ModelError(f"axis {axis} is out of range for a tensor of {x.ndim} axes")
@@ -37,14 +37,14 @@ def flatten(ctx: NodeContext) -> Value:
 
 
 def squeeze(ctx: NodeContext) -> Value:
-    """Translate Squeeze: drop the named axes, or all of size 1."""
+    """Translate Squeeze: remove the given axes, or all axes of size 1."""
     x = ctx.tensor(0)
     axes = ctx.ints_either("axes", 1, since=13)
     return x.squeeze() if axes is None else x.squeeze(normal_axes(axes, x.ndim))
 
 
 def unsqueeze(ctx: NodeContext) -> Value:
-    """Translate Unsqueeze: axes count in the result."""
+    """Translate Unsqueeze; `axes` are positions in the result."""
     x = ctx.tensor(0)
     given = ctx.ints_either("axes", 1, since=13) or []
     ndim = x.ndim + len(given)
@@ -54,7 +54,7 @@ def unsqueeze(ctx: NodeContext) -> Value:
 
 
 def transpose(ctx: NodeContext) -> Value:
-    """Translate Transpose: reversed axes by default."""
+    """Translate Transpose; the default reverses the axes."""
     x = ctx.tensor(0)
     order = ctx.ints_attribute("perm") or list(reversed(range(x.ndim)))
     if sorted(order) != list(range(x.ndim)):
@@ -63,7 +63,7 @@ def transpose(ctx: NodeContext) -> Value:
 
 
 def expand(ctx: NodeContext) -> Value:
-    """Translate Expand: both shapes broadcast to their common one."""
+    """Translate Expand: broadcast the input with a shape."""
     x, shape = ctx.tensor(0), ctx.ints(1, "shape")
     try:
         target = np.broadcast_shapes(x.shape, tuple(shape))
@@ -73,7 +73,7 @@ def expand(ctx: NodeContext) -> Value:
 
 
 def concat(ctx: NodeContext) -> Value:
-    """Translate Concat; empty parts are left out."""
+    """Translate Concat, leaving out empty parts."""
     parts = [ctx.tensor(i) for i in range(ctx.count)]
     axis = normal_axis(ctx.integer("axis", 1), parts[0].ndim)
     for part in parts[1:]:
@@ -85,7 +85,7 @@ def concat(ctx: NodeContext) -> Value:
 
 
 def split(ctx: NodeContext) -> list[Value]:
-    """Translate Split: given sizes, or equal parts; from opset 18 on the last may be smaller."""
+    """Translate Split into given sizes or equal parts; since opset 18 the last can be smaller."""
     x = ctx.tensor(0)
     axis = normal_axis(ctx.integer("axis", 0), x.ndim)
     sizes = ctx.ints_either("split", 1, since=13)
@@ -114,7 +114,7 @@ def tile(ctx: NodeContext) -> Value:
 
 
 def pad(ctx: NodeContext) -> Value:
-    """Translate Pad: constant, edge, reflect and wrap; negative widths cut."""
+    """Translate Pad in modes constant, edge, reflect and wrap; negative widths remove elements."""
     x, mode = ctx.tensor(0), ctx.text("mode", "constant")
     widths = ctx.ints_attribute("pads") if ctx.opset < 11 else ctx.ints(1, "pads")
     axes = normal_axes(ctx.ints(3, "axes"), x.ndim) if ctx.has(3) else list(range(x.ndim))
@@ -150,7 +150,7 @@ def _pad_constant(ctx: NodeContext, x: Tensor, pairs: list[tuple[int, int]]) -> 
 
 
 def _pad_copied(x: Tensor, axis: int, widths: tuple[int, int], mode: str) -> Tensor:
-    """Pad one axis with copies: a gather with known indices; wide edges repeat an element."""
+    """Return x with one axis padded by copies: a gather, or a broadcast for wide edges."""
     index = np.arange(x.shape[axis])
     if not len(index):
         raise ModelError(f"axis {axis} of {x.shape} is empty: there is nothing to copy")
@@ -173,7 +173,7 @@ def _with_wide_edges(x: Tensor, axis: int, widths: tuple[int, int]) -> Tensor:
 
 
 def depth_to_space(ctx: NodeContext) -> Value:
-    """Translate DepthToSpace: blocks of channels become b x b pixels, DCR or CRD channel order."""
+    """Translate DepthToSpace: channels become blocks of b x b pixels, in DCR or CRD order."""
     x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
     n, c, h, w = x.shape
     if c % (b * b):
@@ -186,7 +186,7 @@ def depth_to_space(ctx: NodeContext) -> Value:
 
 
 def space_to_depth(ctx: NodeContext) -> Value:
-    """Translate SpaceToDepth: b x b pixels become channels, DCR or (opset 27) CRD order."""
+    """Translate SpaceToDepth: blocks of b x b pixels become channels, in DCR or CRD order."""
     x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
     n, c, h, w = x.shape
     if h % b or w % b:

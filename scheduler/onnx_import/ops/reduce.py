@@ -1,4 +1,4 @@
-"""Translators of reductions over axes, and of running sums and products along an axis.
+"""Translators of reductions over axes, and of CumSum and CumProd.
 
 Formulas: ONNX operator documentation.
 """
@@ -26,20 +26,20 @@ Axes = tuple[int, ...]
 
 
 class Reduction(Protocol):
-    """A reduction of a tensor over axes."""
+    """A function that reduces a tensor over axes."""
 
     def __call__(self, x: Tensor, axes: Axes, /, *, keepdim: bool) -> Tensor:
         """Return x reduced over axes."""
 
 
 def reduction(function: Reduction, axes_input_since: int = 18) -> Callable[[NodeContext], Value]:
-    """Return the translator of a reduction; `axes` became an input in the opset given."""
+    """Return the translator of a reduction; `axes` is an input since opset `axes_input_since`."""
 
     def translate(ctx: NodeContext) -> Value:
         x = ctx.tensor(0)
         given = ctx.ints_either("axes", 1, since=axes_input_since)
         if not given and ctx.integer("noop_with_empty_axes", 0):
-            # Nothing is reduced, but what is done to single elements still is.
+            # No axes are reduced, but elementwise parts, such as x^2, still apply.
             return function(x.unsqueeze(-1), (x.ndim,), keepdim=False)
         axes = tuple(normal_axes(given, x.ndim)) if given else tuple(range(x.ndim))
         return function(x, axes, keepdim=bool(ctx.integer("keepdims", 1)))
@@ -53,9 +53,9 @@ def total(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 
 def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return the mean; the mean of nothing is NaN, or 0.
+    """Return the mean. Without elements it is NaN, or 0 for integers.
 
-    Integers are divided towards zero; the sum of those of 32 bits or less does not wrap around.
+    Integer division rounds toward 0. Integers of 32 bits or less are summed without overflow.
     """
     count = math.prod(x.shape[a] for a in axes)
     if not x.dtype.is_float:
@@ -93,7 +93,7 @@ def log_sum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 
 def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return log(sum exp(x)), shifted by a finite maximum so that exp never overflows."""
+    """Return log(sum exp(x)); subtracting the finite maximum avoids overflow."""
     wide = x if x.dtype.is_float else x.float()
     peak = wide.max(axes, keepdim=True)
     peak = (peak.abs() < math.inf).where(peak, 0.0)
@@ -103,21 +103,21 @@ def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """A commutative operation with a neutral element, by which values are combined."""
+    """A commutative operation with a neutral element, such as addition."""
 
     op: Op
 
     def neutral(self, dtype: DType) -> float | int:
-        """Return the value that changes nothing."""
+        """Return the neutral element."""
         return identity(self.op, dtype)
 
     def over(self, x: Tensor, axis: int) -> Tensor:
-        """Reduce an axis; the type stays."""
+        """Return x reduced along an axis, in the type of x."""
         total = {Op.ADD: x.sum, Op.MUL: x.prod, Op.MAX: x.max, Op.MIN: x.min}[self.op](axis)
         return total.as_type(x.dtype)
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        """Combine two tensors of one shape."""
+        """Return two tensors of the same shape combined by element."""
         return x.binary(self.op, y)
 
 
@@ -125,21 +125,22 @@ _BY_NAME = {"add": Op.ADD, "mul": Op.MUL, "max": Op.MAX, "min": Op.MIN}
 
 
 def reduction_named(name: str) -> Monoid | None:
-    """Return the reduction of an attribute's value, None for "none"."""
+    """Return the operation for a value of attribute `reduction`, None for "none"."""
     if name != "none" and name not in _BY_NAME:
         raise ModelError(f"reduction must be none, add, mul, max or min, found {name!r}")
     return None if name == "none" else Monoid(_BY_NAME[name])
 
 
-# --- CumSum and CumProd, in blocks: by definition inside, the same again over blocks ----------
+# --- CumSum and CumProd as a graph, in blocks -------------------------------------------------
 #
-#     n values  ->  blocks of 32: each element with those before it in its block
-#                   + all blocks before, the n/32 totals taken the same way
+#     n values  ->  running result within each block of 32
+#                   + running result of the n/32 block totals, computed recursively
 #
-# This costs some 32 n operations, and rounding errors grow with log n only. It suits devices with
-# many weak cores; others run along an axis longer than two blocks in one kernel (`_run_along`).
+# This takes about 32 n operations, and rounding errors grow only with log n. It suits devices with
+# many weak cores. Other devices use one hand-written kernel for axes longer than two blocks
+# (`_run_along`).
 
-# Up to LONG elements are one block.
+# An axis of at most _LONG elements is one block.
 _BLOCK, _LONG = 32, 64
 
 
@@ -160,7 +161,7 @@ def cumulative(ctx: NodeContext) -> Value:
 
 
 def _in_blocks(x: Tensor, axis: int, kind: Monoid, how: _Running) -> Tensor:
-    """Return what has been accumulated at each element, as an ordinary graph."""
+    """Return the running result along an axis as a graph without custom kernels."""
     rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
     rows = rows.flip(-1) if how.reverse else rows
     if how.exclusive:
@@ -172,12 +173,12 @@ def _in_blocks(x: Tensor, axis: int, kind: Monoid, how: _Running) -> Tensor:
 
 
 def _shifted(x: Tensor, kind: Monoid) -> Tensor:
-    """Return x one place further along the last axis, which keeps its length."""
+    """Return x shifted by one place along the last axis, which keeps its length."""
     return x.pad([*[(0, 0)] * (x.ndim - 1), (1, -1)], kind.neutral(x.dtype))
 
 
 def _accumulated(x: Tensor, kind: Monoid) -> Tensor:
-    """Return each element with all those before it on the last axis."""
+    """Return the running result along the last axis."""
     n = x.shape[-1]
     if n <= _LONG:
         return _in_block(x, kind)
@@ -190,7 +191,7 @@ def _accumulated(x: Tensor, kind: Monoid) -> Tensor:
 
 
 def _in_block(x: Tensor, kind: Monoid) -> Tensor:
-    """Return the sums of x[j], j <= i, by definition: n^2 operations, but few loads."""
+    """Return the running result of one block: all x[j] with j <= i, in n^2 operations."""
     ramp = Tensor.arange(x.shape[-1])
     before = ramp.unsqueeze(0) <= ramp.unsqueeze(1)
     return kind.over(before.where(x.unsqueeze(-2), kind.neutral(x.dtype)), -1)
@@ -198,10 +199,10 @@ def _in_block(x: Tensor, kind: Monoid) -> Tensor:
 
 # --- A hand-written kernel for running sums and products along an axis ------------------------
 #
-#     (outer, n, inner)    one work-item for each `outer` and up to 16 neighbours of `inner`
+#     (outer, n, inner)    one work-item per `outer` and up to 16 neighbors of `inner`
 #
-# Every element is read and written once. Blocks of 32 are accumulated on their own, against
-# rounding errors, and to have several blocks under way.
+# Every element is read and written once. Each block of 32 is accumulated separately. This reduces
+# rounding errors and lets the processor overlap blocks.
 
 _RUNNING_BLOCK, _COLUMNS = 32, 16
 
@@ -232,14 +233,14 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The kind of a running result."""
+    """The variant of CumSum or CumProd, and its reference implementation."""
 
-    product: bool  # products instead of sums
-    exclusive: bool  # of what comes before an element only
-    reverse: bool  # from the end on
+    product: bool  # whether it is CumProd
+    exclusive: bool  # whether the result leaves out the element itself
+    reverse: bool  # whether it starts at the end
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Return the same in numpy, along axis 1 of three."""
+        """Return the running result of x (outer, n, inner) along axis 1, computed by numpy."""
         x = x[:, ::-1] if self.reverse else x
         if self.exclusive:
             first = np.full_like(x[:, :1], int(self.product))
@@ -249,7 +250,7 @@ class _Running:
 
 
 def _run_along(x: Tensor, axis: int, how: _Running) -> Tensor:
-    """Return what has been accumulated at each element of x: no halves, and not empty."""
+    """Return the running result along an axis of x, which is not fp16 and not empty."""
     outer, size, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     columns = min(_COLUMNS, inner)
     groups = -(-inner // columns)

@@ -1,13 +1,14 @@
-"""Translators of scatter operators: each element of a new tensor finds the update written to it.
+"""Translators of ScatterElements, ScatterND and TensorScatter.
 
-indices known while importing   the last update of each element is known: a gather from data and
-                                updates with a constant map; a box of indices needs no map at all
-known, with a reduction         a table of the updates of each element, as wide as the most of them
-known at run time, few          each element looks at every update that may be its own: a search
-known at run time, many         a kernel written by hand (`scatter_store`)
+A graph cannot store at computed positions, so each element of the result finds its own update:
 
-A graph has no scattered store. The search costs elements x updates, along one axis only for
-ScatterElements. Indices out of range at run time write nothing.
+constant indices                   a gather from data and updates; none if the indices form a box
+constant indices with a reduction  a gather with a table of the updates of each element
+run-time indices, few              a search: each element compares itself with every index
+run-time indices, many             a hand-written kernel (`scatter_store`)
+
+A search costs elements x updates; for ScatterElements only along the axis. Run-time indices that
+are out of range write nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +35,29 @@ from scheduler.onnx_import.ops.scatter_store import combined, last_writers
 from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
-# --- Scattered writes with indices known while importing --------------------------------------
+# --- Scattered writes with constant indices ---------------------------------------------------
 #
 # data[t[u]] = updates[u]      ->   gather(cat(data, updates), map)      the last of equal t wins
 # data[t[u]] += updates[u]     ->   data + sum(gather(updates, table))   table: (rows, most updates)
-# t is a box, in order         ->   where(inside, pad(updates), data)    no constant at all
+# t is a box, in order         ->   where(inside, pad(updates), data)    no constant needed
 
-# Larger constants are not made: the search at run time takes over.
+# The most entries of a constant table; beyond it, the graph searches at run time.
 MAX_TABLE = 2**24
-# From this many entries on a table is made for the rows that are written only.
+# A table with more entries than this has only the written rows.
 LARGE_TABLE = 2**18
 
 
 def scatter_known(
     data: Tensor, updates: Tensor, at: Array, depth: int, how: Monoid | None
 ) -> Tensor | None:
-    """Return data with rows written into it, or None if the constant this takes would be too large.
+    """Return data with updates written into it, or None if the constant would be too large.
 
-    Updates are (U, *inner), inner being the axes of data from `depth` on; `at` (U,) are flat
-    positions in the axes before. `how` combines with what is there; None replaces it.
+    Args:
+        data: the tensor to write into.
+        updates: (U, *inner), where inner are the axes of data from `depth` on.
+        at: flat positions (U,) in the axes before `depth`.
+        depth: number of indexed axes.
+        how: operation that combines an update with the element; None replaces it.
     """
     sizes, inner = data.shape[:depth], data.shape[depth:]
     box = _box(at, sizes)
@@ -64,7 +69,7 @@ def scatter_known(
         if rows > MAX_TABLE:
             return None
         source = np.arange(rows, dtype=np.int32)
-        source[at] = rows + np.arange(at.size, dtype=np.int32)  # numpy: the last one stays
+        source[at] = rows + np.arange(at.size, dtype=np.int32)  # of equal positions the last wins
         return Tensor.cat([table, updates], 0).gather(as_tensor(source), 0).reshape(data.shape)
     total = _known_combined(updates, at, rows, how)
     return None if total is None else how.join(table, total).reshape(data.shape)
@@ -103,7 +108,10 @@ def _write_box(
 
 
 def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tensor | None:
-    """Return the reduction of the updates of each row, the neutral element where there is none."""
+    """Return the combined updates of each row, or the neutral element for a row without any.
+
+    Returns None if the table would be too large.
+    """
     written, target, counts = np.unique(at, return_inverse=True, return_counts=True)
     most = int(counts.max())
     everywhere = rows * most
@@ -128,8 +136,8 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tenso
     return total.pad(pairs, how.neutral(updates.dtype)).gather(as_tensor(back), 0)
 
 
-# Comparisons of one search: some 30 us of one core; a hand-written kernel takes two launches more.
-# A SIMT device makes thousands of comparisons at once.
+# The most comparisons of a search: about 30 us on one core. A hand-written kernel takes two more
+# launches. A SIMT device makes thousands of comparisons in parallel.
 MAX_VISITS = 2**18
 MAX_SIMT_VISITS = 2**26  # chosen by hand
 
@@ -160,7 +168,7 @@ def scatter_elements(ctx: NodeContext) -> Value:
 
 
 def scatter_nd(ctx: NodeContext) -> Value:
-    """Translate ScatterND: each index tuple names the element, or slice, that an update writes."""
+    """Translate ScatterND: each index tuple selects the element, or slice, to write."""
     data, index, updates = ctx.tensor(0), ctx.value(1), ctx.tensor(2)
     how = reduction_named(ctx.text("reduction", "none"))
     shape = tuple(index.shape)
@@ -186,7 +194,11 @@ def scatter_nd(ctx: NodeContext) -> Value:
 def _search_line(
     data: Tensor, index: Tensor, updates: Tensor, axis: int, how: Monoid | None
 ) -> Tensor:
-    """Each element compares itself with the indices of its line along the axis, or is stored."""
+    """Return the result of ScatterElements with run-time indices.
+
+    Each element is compared with the indices of its line along the axis, or a hand-written kernel
+    writes the updates.
+    """
     size, count = data.shape[axis], index.shape[axis]
     rows = _rows_or_outside(index, size)
     match = rows.unsqueeze(axis).eq(ramp(size, axis, data.ndim + 1))
@@ -221,7 +233,10 @@ def _search_line(
 
 
 def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Monoid | None) -> Tensor:
-    """Each row of (R, ...) compares itself with all targets (U,), or is stored."""
+    """Return data (R, ...) with updates (U, ...) written to rows `at` (U,) at run time.
+
+    Each row is compared with all targets, or a hand-written kernel writes the updates.
+    """
     size, count = data.shape[0], at.shape[0]
     targets = at.reshape((1, count, 1))
     match = ramp(size, 0, 2).eq(at)
@@ -255,20 +270,20 @@ def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Monoid) -> Te
 def _stored_or_found(
     visits: int, stored: Callable[[], Tensor], found: Callable[[], Tensor]
 ) -> Tensor:
-    """Return a search, or a hand-written kernel for the devices where its visits are too many."""
+    """Return `found()`, a search, or `stored()`, a kernel, if the search takes too many visits."""
     if visits <= MAX_VISITS:
         return found()
     return stored() if visits > MAX_SIMT_VISITS else alternatives(stored(), found())
 
 
 def _rows_or_outside(rows: Tensor, size: int) -> Tensor:
-    """Return int32 rows counted from the start; what is outside becomes -1 or `size`."""
+    """Return int32 rows counted from the start; a row out of range becomes -1 or `size`."""
     whole = (rows < 0).where(rows + size, rows)
     return whole.clip(-1, size).int()
 
 
 def _targets(index: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Return the flat row that each index tuple of (..., k) names, -1 for one outside."""
+    """Return the flat row of each index tuple in (..., k), or -1 if it is out of range."""
     total: Tensor | None = None
     inside: Tensor | None = None
     for i, (size, step) in enumerate(zip(sizes, strides_of(sizes), strict=True)):
@@ -282,9 +297,10 @@ def _targets(index: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def tensor_scatter(ctx: NodeContext) -> Value:
-    """Translate TensorScatter: write a run of elements into each sample's cache, at its own place.
+    """Translate TensorScatter: write consecutive elements into each sample's cache.
 
-    Linear writes beyond the cache's end are dropped, circular ones go on at its start.
+    Each sample has its own first position. Beyond the end of the cache, linear writes are dropped,
+    and circular ones continue at the start.
     """
     cache, update = ctx.tensor(0), ctx.tensor(1)
     axis = normal_axis(ctx.integer("axis", -2), cache.ndim)

@@ -1,10 +1,10 @@
-"""Hand-written kernels for scattered writes with indices known at run time.
+"""Hand-written kernels for scattered writes at run-time indices, for CPUs with few strong cores.
 
-    targets (batches, count, columns): count i of a column names the row that it writes there
+    targets (batches, count, columns): the row that update i writes in each column
 
-Each work-item owns a part of the columns of one batch, or of its rows if there is one column, and
-writes its own targets in order: the last of equal ones wins, and sums follow the order of updates.
-This is for processors with few strong cores.
+Each work-item owns a part of the columns of one batch, or of its rows if there is only one column.
+It applies the updates to its part in order, so the last of equal targets wins, and sums follow the
+order of updates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.onnx_import.ops.reduce import Monoid
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
-# Parts of all batches together: as many as the cores of most devices this is for.
+# Number of parts of all batches together; few CPUs in this class have more cores.
 _PARTS = 8
 
 _OWN = """
@@ -86,7 +86,7 @@ _NUMPY: dict[Op, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last writers in numpy."""
+    """Reference implementation of `last_writers` in numpy."""
 
     rows: int
 
@@ -101,7 +101,7 @@ class _Last:
 
 @dataclass(frozen=True, slots=True)
 class _Combine:
-    """Updates combined with data in numpy."""
+    """Reference implementation of `combined` in numpy."""
 
     op: Op
 
@@ -115,17 +115,17 @@ class _Combine:
 
 
 def _places(targets: NDArray[Any], rows: int) -> tuple[tuple[NDArray[Any], ...], NDArray[Any]]:
-    """Return where targets lie in (batches, rows, columns), and which of them lie anywhere."""
+    """Return the (batch, row, column) indices of targets in range, and the mask of the targets."""
     written = (targets >= 0) & (targets < rows)
     batch, _, column = np.nonzero(written)
     return (batch, targets[written], column), written
 
 
 def last_writers(targets: Tensor, rows: int) -> Tensor:
-    """Return the number of the last target that names each row, -1 where there is none.
+    """Return the number of the last update that writes each row, or -1 if none does.
 
-    int32 targets (batches, count, columns) give int32 (batches, rows, columns); targets outside of
-    the rows name nothing.
+    `targets` is int32 (batches, count, columns); targets outside the rows are ignored. The result
+    is int32 (batches, rows, columns).
     """
     batches, _, columns = targets.shape
     parts, numbers = _parts(targets, rows, 1)
@@ -143,8 +143,8 @@ def last_writers(targets: Tensor, rows: int) -> Tensor:
 def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Monoid) -> Tensor:
     """Return data (batches, rows, columns, ...) with the updates of each row combined into it.
 
-    Targets are those of `last_writers`; updates are (batches, count, columns, ...), of the data's
-    type, no half.
+    `targets` are as for `last_writers`. `updates` are (batches, count, columns, ...) in the type of
+    data, which is not fp16.
     """
     inner = prod(data.shape[3:])
     parts, numbers = _parts(targets, data.shape[1], inner)
@@ -161,7 +161,7 @@ def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Monoid) -> Ten
 
 
 def _parts(targets: Tensor, rows: int, inner: int) -> tuple[int, dict[str, int]]:
-    """Return how many parts a batch has, enough work for each, and the numbers of sources."""
+    """Return the number of parts per batch, and the numbers to insert into the kernel sources."""
     batches, count, columns = targets.shape
     split_rows = columns == 1
     most = min(rows, max(2, rows * inner // count)) if split_rows else columns

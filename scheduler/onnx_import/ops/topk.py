@@ -1,9 +1,10 @@
-"""Translator of TopK: each element counts those before it, or a hand-written kernel sorts rows.
+"""Translator of TopK, by counting or by a hand-written sort.
 
-Counting suits devices with many weak cores, `sorted_places` the others. Counting compares all
-pairs, so the k first of each block of a long axis are the candidates of the next round, in the
-order of their places among equal values. n = 8400, k = 100: 70 million comparisons at once, 9
-million with blocks of 512.
+Counting finds the rank of each element as the number of elements before it in the order. It suits
+devices with many weak cores; other devices sort rows with a hand-written kernel (`sorted_places`).
+Counting compares all pairs, so a long axis is split into blocks, and the first k of each block are
+the candidates of the next round. For n = 8400 and k = 100 that takes 9 million comparisons with
+blocks of 512, instead of 70 million. Equal values stay in the order of their indices.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ from scheduler.onnx_import.ops.index import ramp
 from scheduler.tensor.custom_kernel import CustomKernel, alternatives, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
-# --- A hand-written kernel that sorts rows for their first k: one work-item sorts one row -----
+# --- A hand-written kernel that sorts rows for their first k, with one work-item per row ------
 #
-# k up to 16    a list of the k largest so far; nearly all elements only look at its end
-# larger k      counting by leading bits says which elements can be among the k first; those are
-#               sorted digit by digit, the lowest one first (radix sort; Knuth, The Art of Computer
-#               Programming 3, 5.2.5)
+# k up to 16    a sorted list of the k largest so far; most elements are compared with its end only
+# larger k      a histogram of leading bits selects the candidates, and a radix sort by bytes sorts
+#               them (Knuth, The Art of Computer Programming 3, 5.2.5)
 #
-# Both take time in proportion to the row, on one strong core.
+# Both take time proportional to the row, on one strong core.
 
-MAX_LIST = 16  # largest k of the list, chosen by hand
-# Leading bits that are counted: 2048 counters are 8 KiB, a quarter of a first cache.
+MAX_LIST = 16  # largest k for the list, chosen by hand
+# Leading bits in the histogram: 2048 counters are 8 KiB, a quarter of a first-level cache.
 _LEADING = 11
 
 _LIST = """
@@ -57,7 +57,7 @@ for (int j = 0; j < {size}; ++j) {{
 for (int i = 0; i < {k}; ++i) out0[row * {k} + i] = places[i];
 """
 
-# The largest comes first then, and equal ones stay in order.
+# Keys are inverted, so that the largest comes first. Equal keys stay in order.
 _RADIX = """
 const int row = get_global_id(0);
 const __global {key}* keys = in0 + (long)row * {size};
@@ -100,10 +100,10 @@ for (int i = 0; i < {k}; ++i) out0[row * {k} + i] = from_at[i];
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The same in numpy; scratch memory holds nothing that anybody reads."""
+    """Reference implementation of `sorted_places` in numpy."""
 
     k: int
-    scratch: tuple[str, ...]
+    scratch: tuple[str, ...]  # numpy types of the kernel's scratch outputs, which are zeros here
 
     def __call__(self, keys: NDArray[Any]) -> list[NDArray[Any]]:
         places = np.argsort(~keys, axis=1, kind="stable")[:, : self.k]
@@ -111,7 +111,10 @@ class _Reference:
 
 
 def sorted_places(keys: Tensor, k: int) -> Tensor:
-    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
+    """Return the places, int32 (rows, k), of the k largest keys in each row of (rows, n).
+
+    Keys are in falling order, and equal keys in order of place.
+    """
     rows, size = keys.shape
     if keys.dtype.itemsize < 4:
         keys = keys.cast(dt.int32)
@@ -140,22 +143,22 @@ def sorted_places(keys: Tensor, k: int) -> Tensor:
     return custom_kernel(kernel, keys)[0]
 
 
-# Adds that counting may cost before rows are sorted instead: four launches where work-items each
-# have a core; far more on SIMT devices, where one work-item that sorts is slow.
+# The most that counting can cost, in adds; beyond it, rows are sorted. On SIMT devices the limit is
+# far higher, because a sort by one work-item is slow there.
 _LAUNCH = DEFAULT.costs.launch
 _COUNTING = 4 * _LAUNCH
 _SIMT_COUNTING = 2**28  # chosen by hand
-# A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
+# A row at least this long is sorted in parts, if there are few rows and k is small.
 _LONG_ROW, _PARTS = 2**15, 8
-# Of a comparison with its tie, and of one visit of a pick, in adds.
+# Cost in adds of a comparison with its tie-break, and of one element read to select a rank.
 _COMPARE, _PICK = 5, 2
 _KEYS = {dt.float32: dt.int32, dt.float64: dt.int64}
 
 
 def topk(ctx: NodeContext) -> list[Value]:
-    """Translate TopK: values and int64 indices of the k largest or smallest along an axis, sorted.
+    """Translate TopK: the k largest or smallest values along an axis, sorted, and int64 indices.
 
-    Equal values come in the order of their places. NaN counts as the largest value, as in numpy.
+    Equal values are in the order of their indices. NaN is the largest value, as in numpy.
     """
     x = ctx.tensor(0)
     if ctx.opset < 10:
@@ -177,38 +180,38 @@ def topk(ctx: NodeContext) -> list[Value]:
     back = [order.index(i) for i in range(x.ndim)]
     return [
         found.reshape((*lead, k)).permute(back)
-        for found in (_at(rows, places), places.cast(dt.int64))
+        for found in (_take(rows, places), places.cast(dt.int64))
     ]
 
 
 def sort_keys(x: Tensor) -> Tensor:
     """Return integers in the order of the values: -inf < ... < -0 = 0 < ... < inf < NaN."""
-    if x.dtype is dt.float16:  # computed with as float32: a device has no bits of it to look at
+    if x.dtype is dt.float16:  # devices compute fp16 in float32
         x = x.float()
     if x.dtype not in _KEYS:
         return x.int() if x.dtype is dt.bool_ else x
     whole = _KEYS[x.dtype]
     bits = x.bitcast(whole)
     largest = int(dt.max_value(whole))
-    # Negative floats have falling magnitudes: all bits but the sign are inverted.
+    # Invert all bits except the sign of negative floats, whose bits are in falling order.
     ordered = (bits < 0).where(bits ^ largest, bits)
     ordered = x.eq(0).where(0, ordered)
     return x.ne(x).where(ordered.operand(largest), ordered).cast(whole)
 
 
 def first_places(keys: Tensor, k: int) -> Tensor:
-    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
+    """Return the places of the k largest keys as `sorted_places` does, in the way of the device."""
     most = (_COUNTING, _SIMT_COUNTING)
     serial, simt = (_counted_or_sorted(keys, k, comparisons) for comparisons in most)
     return alternatives(serial, simt)
 
 
 def _counted_or_sorted(keys: Tensor, k: int, most: int) -> Tensor:
-    """Return the places, found by comparisons if they cost at most `most` adds."""
+    """Return the places, by counting if it costs at most `most` adds, else by sorting."""
     rows, size = keys.shape
     if k == 1:
         return keys.argmax(1, keepdim=True)
-    cost, block = _plan(rows, size, k)
+    cost, block = _counting_plan(rows, size, k)
     first = _ranked
     if cost > most:
         if size < _LONG_ROW or rows >= _PARTS or 8 * _PARTS * k > size:
@@ -220,9 +223,9 @@ def _counted_or_sorted(keys: Tensor, k: int, most: int) -> Tensor:
     padded = keys.pad([(0, 0), (0, count * block - size)], int(dt.min_value(keys.dtype)))
     inner = first(padded.reshape((rows * count, block)), k).reshape((rows, count, k))
     places = (inner + ramp(count, 1, 3) * block).reshape((rows, count * k)).contiguous()
-    # What was padded is the smallest key and comes last: it is never among the k first.
-    candidates = _at(padded, places)
-    return _at(places, _counted_or_sorted(candidates, k, most))
+    # Padding is the smallest key and comes last, so it is never among the first k.
+    candidates = _take(padded, places)
+    return _take(places, _counted_or_sorted(candidates, k, most))
 
 
 def _ranked(keys: Tensor, k: int) -> Tensor:
@@ -235,7 +238,7 @@ def _ranked(keys: Tensor, k: int) -> Tensor:
     return here.where(ramp(size, 2, 3), 0).sum(2).contiguous()
 
 
-def _at(x: Tensor, places: Tensor) -> Tensor:
+def _take(x: Tensor, places: Tensor) -> Tensor:
     """Return elements of (rows, n) at places (rows, k) within each row."""
     rows, size = x.shape
     if rows == 1:
@@ -244,14 +247,14 @@ def _at(x: Tensor, places: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _plan(rows: int, size: int, k: int) -> tuple[int, int]:
-    """Return the cost in adds, and the block to cut into (0: compare all at once)."""
+def _counting_plan(rows: int, size: int, k: int) -> tuple[int, int]:
+    """Return the cost of counting in adds, and the block size (0: a single block)."""
     best = rows * size * (size * _COMPARE + k * _PICK) + 3 * _LAUNCH, 0
     block = 2 ** int(np.ceil(np.log2(2 * k)))
     while block < size:
         count = -(-size // block)
         own = rows * count * block * (block * _COMPARE + k * _PICK) + 3 * _LAUNCH
         if own < best[0]:
-            best = min(best, (own + _plan(rows, count * k, k)[0], block))
+            best = min(best, (own + _counting_plan(rows, count * k, k)[0], block))
         block *= 2
     return best

@@ -1,1 +1,1 @@
-"""Passes that compute with whole numbers of eight bits."""
+"""Passes for quantized models: 8-bit integers in moves, lookups and products."""

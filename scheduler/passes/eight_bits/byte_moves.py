@@ -1,15 +1,17 @@
-"""The passes that leave bytes bytes: moved, compared, looked up in a table.
+"""Keeps quantized values as bytes while they are moved, compared or looked up in a table.
 
-`byte_moves` quantises no byte again with its own scale:
+`byte_moves` removes a dequantization followed by a quantization with the same scale, and takes
+maxima of bytes:
 
     quantize(move(dequantize(b)))    ->    move(b)              the same scale and zero point
     max(move(dequantize(b)))         ->    dequantize(max(move(b)))           a scale above 0
 
-`byte_tables` looks long functions of one byte up in a table of 256 bytes, which is computed here:
+`byte_tables` replaces expensive functions of one byte by a table of 256 entries, which is computed
+at compile time:
 
     q(gelu(q(erf(dq(b)))))    ->    table[b]          b byte, the result too
 
-Short chains stay: lanes look a table up one by one.
+Cheap functions stay as they are, because each lane needs a separate table lookup.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ _MOVES = MOVEMENT - {Op.CAT}
 
 
 class _Step(NamedTuple):
-    """What one step of a byte means; the scale is a normal number above 0."""
+    """The quantization of bytes: the value is (byte - zero) * scale, with a normal scale > 0."""
 
     scale: float
     zero: float
 
 
 def byte_moves(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with bytes moved and compared before they are dequantized."""
+    """Return old node -> new node with bytes moved and compared before dequantization."""
     order = toposort(roots)
     new = unchanged(order)
     if not any(n.dtype in _BYTES for n in order):
@@ -57,7 +59,7 @@ def byte_moves(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _quantised_again(node: Node) -> Node | None:
-    """Return the bytes that are dequantized, moved, and quantised alike."""
+    """Return the moved bytes if a node dequantizes, moves and requantizes them with one scale."""
     value, step = node.src[0], _Step(0.0, 0.0)
     limits = {Op.MIN: float(dt.max_value(node.dtype)), Op.MAX: float(dt.min_value(node.dtype))}
     for op in (Op.MIN, Op.MAX):
@@ -80,7 +82,7 @@ def _quantised_again(node: Node) -> Node | None:
 
 
 def _largest(node: Node) -> Node | None:
-    """Return the largest of dequantized bytes as that of the bytes, dequantized."""
+    """Return a maximum of dequantized bytes as the dequantized maximum of the bytes."""
     moves, found = _below(node.src[0], by_largest=True)
     if any(move.op is Op.PAD for move in moves) and not _meets(moves, found.shape, node):
         return None
@@ -97,16 +99,16 @@ def _largest(node: Node) -> Node | None:
 
 
 def _meets(moves: Sequence[Node], shape: tuple[int, ...], node: Node) -> bool:
-    """Whether each maximum covers an element, not padding alone; moves come outermost first."""
+    """Whether each maximum covers an element besides padding; moves come outermost first."""
     inside = _moved(moves, new_weight(np.ones(shape, np.uint8), dt.uint8), 0)
     (found,) = evaluate([make(Op.REDUCE, dt.uint8, (inside,), node.arg)])
     return bool(found.all())
 
 
 def _below(node: Node, *, by_largest: bool) -> tuple[list[Node], Node]:
-    """Return the movement on top of a value, outermost first, and the value.
+    """Return the movement above a value, outermost first, and the value.
 
-    Padding has to be 0, which is the zero point, or below every element in front of a maximum.
+    Padding must be 0, which is the zero point. Below a maximum it must be negative infinity.
     """
     moves: list[Node] = []
     fill = -float("inf") if by_largest else 0.0
@@ -124,7 +126,7 @@ def _moved(moves: Sequence[Node], value: Node, fill: int) -> Node:
 
 
 def _dequantised(node: Node, kind: dt.DType) -> tuple[Node, _Step] | None:
-    """Return the bytes that a float32 value is made of, and what a step of them means."""
+    """Return the bytes that a float32 value is dequantized from, and their quantization."""
     if node.op is not Op.MUL or node.dtype is not dt.float32:
         return None
     scale, whole = value_of(node.src[1]), node.src[0]
@@ -143,7 +145,7 @@ def _dequantised(node: Node, kind: dt.DType) -> tuple[Node, _Step] | None:
 
 
 def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with long functions of one byte as lookups."""
+    """Return old node -> new node with expensive functions of one byte as lookups."""
     order = toposort(roots)
     new = unchanged(order)
     if spec.is_simt or not any(n.dtype in _BYTES for n in order):
@@ -155,7 +157,7 @@ def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
         start = origin.get(node)
         if node.dtype in _BYTES and start is not None and node not in inside:
             chain = _between(start, node)
-            # It has to save as much as it takes.
+            # The savings must exceed the cost of the lookup.
             if sum(COST.get(n.op, 1) for n in chain) > 2 * spec.costs.lookup:
                 new[node] = _lookup(start, chain, new[start])
     return new
@@ -164,7 +166,7 @@ def byte_tables(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
 def _origins(order: Sequence[Node]) -> dict[Node, Node]:
     """Return the byte tensor that each node is an elementwise function of, if there is one.
 
-    Bytes computed from others are no beginning: the function may go on through them.
+    Bytes that are computed from other bytes do not start a new function.
     """
     found: dict[Node, Node] = {}
     for node in order:
@@ -179,7 +181,7 @@ def _origins(order: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _inside(order: Sequence[Node], origin: dict[Node, Node], roots: Sequence[Node]) -> set[Node]:
-    """Return the nodes that only lead to later bytes of the same function."""
+    """Return the nodes that are read only by later bytes of the same function."""
     users = consumers(order)
     ends, inside = {*roots}, set[Node]()
     for node in reversed(order):
@@ -198,7 +200,7 @@ def _varying(node: Node) -> list[Node]:
 
 
 def _between(start: Node, end: Node) -> list[Node]:
-    """Return what lies between two nodes, sources first, with the end."""
+    """Return the nodes between `start` and `end`, sources first, including `end`."""
     chain: list[Node] = []
     done = {start}
     stack = [end]
@@ -216,7 +218,7 @@ def _between(start: Node, end: Node) -> list[Node]:
 
 
 def _lookup(start: Node, chain: Sequence[Node], at: Node) -> Node:
-    """Return the last node of a chain (see `_between`) as a lookup at the new form of its start."""
+    """Return the end of a chain (see `_between`) as a table lookup with `at` as the index."""
     every = np.arange(256, dtype=np.uint8).view(start.dtype.np)
     of: dict[Node, Node] = {start: new_weight(every, start.dtype)}
     for node in chain:
@@ -230,7 +232,7 @@ def _lookup(start: Node, chain: Sequence[Node], at: Node) -> Node:
 
 
 def _repeated(node: Node) -> Node:
-    """Return a tensor of one value with an element for each byte."""
+    """Return a tensor of one value, repeated for each of the 256 bytes."""
     value = value_of(node)
-    assert value is not None  # it does not vary
+    assert value is not None  # the caller checked that it does not vary
     return spread(const(value, node.dtype), (256,))

@@ -1,20 +1,22 @@
-"""The passes for sums of products of quantised numbers.
+"""Optimizes sums of products of quantized numbers.
 
 `byte_products` computes them as dot products of four bytes:
 
     sum((x - z) * s * w)          x uint8 at run time, w known: whole numbers times scales, or w
-                                  quantised like x
+                                  quantized like x
     ->  (sum(dot4(x', w')) - z * sum(w8)) * s * scales
 
-x' has four bytes of a summed axis in one word, w' the numbers w8 of the weight. On processors
-without byte products `byte_floats` stores factors as floats:
+x' has four bytes of a summed axis in one word, and w' has the 8-bit integers w8 of the weight.
+
+On processors without instructions for byte products, `byte_floats` stores dequantized factors as
+floats:
 
     sum((x - z) * s * w), x uint8, stored     ->     sum(contiguous((x - z) * s) * w)
 
-Otherwise a sum converts a byte again for each of its results, which takes longer than the products.
+Otherwise a sum would convert each byte once for every result, which takes longer than the products.
 
-`eight_bit_weight` finds such weights. This must give every value of the weight back, bit by bit;
-the form the exporter wrote does not matter:
+`eight_bit_weight` finds float weights that are 8-bit integers times scales. It accepts a weight
+only if every value is reproduced bit by bit, whatever form the exporter wrote:
 
     w (float32)    ->    cast(q, float32) * expand(s)     q int8, s one for each index of an axis
 """
@@ -52,15 +54,17 @@ from scheduler.passes.eight_bits.byte_words import (
 from scheduler.passes.splat import value_of
 
 Singles = NDArray[np.float32]
+# The largest magnitude of an int8 weight.
 LARGEST = 127
-# Values that a scale stands for, at least: else scales are more than what is saved.
+# The fewest values per scale; with fewer, the scales take more memory than bytes save.
 LEAST_SHARED = 16
-# Rows of the first factor from which on the second one's words are stored for them once more.
+# From this many rows of the first factor, the second factor's words are stored a second time, with
+# its own axis innermost.
 MANY_ROWS = 8
 
 
 def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with sums of dot products of bytes."""
+    """Return old node -> new node with sums of products of bytes as dot products of words."""
     order = toposort(roots)
     new = unchanged(order)
     if not spec.dot4:
@@ -76,7 +80,7 @@ def byte_products(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
 
 
 def _over(found: Node, new: dict[Node, Node]) -> Node:
-    """Return a new node over the new form of what it reads."""
+    """Return the new form of a node that was built from old nodes."""
     for node in toposort([found]):
         if node not in new:
             new[node] = with_sources(node, new)
@@ -96,13 +100,14 @@ def known_nodes(order: Sequence[Node]) -> set[Node]:
 
 
 def factors(node: Node) -> tuple[Node, ...]:
-    """Return the two factors of a sum of products of numbers of 32 bits; () of another node."""
+    """Return the two factors of a sum of 32-bit products, or () for any other node."""
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.src[0].op is not Op.MUL:
         return ()
     return node.src[0].src if node.dtype in (dt.float32, dt.int32) else ()
 
 
 def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
+    """Return a sum of products as dot products of bytes, or None if its factors do not fit."""
     axes: tuple[int, ...] = node.arg[1]
     left, right = node.src[0].src
     if left in known:
@@ -131,15 +136,15 @@ def _sum_of_bytes(node: Node, known: set[Node], packed: Packed) -> Node | None:
 
 
 def _is_worth(node: Node, axis: int) -> bool:
-    """Whether words along an axis are less than what is in them: of three bytes on."""
+    """Whether packing an axis into words pays, which needs at least three bytes."""
     return node.src[0].shape[axis] >= BYTES - 1
 
 
-# --- The value at run time --------------------------------------------------------------------
+# --- Run-time values --------------------------------------------------------------------------
 
 
 def quantised(operand: Operand) -> Quantised | None:
-    """Return the value as (x - zero) * scale; padding has to be 0, the zero point."""
+    """Return the value as (x - zero) * scale, or None. Padding must be 0, the zero point."""
     if any(move.op is Op.PAD and move.arg[1] != 0 for move in operand.moves):
         return None
     node, scale = operand.base, None
@@ -159,7 +164,7 @@ def quantised(operand: Operand) -> Quantised | None:
     if zero is None or node.op is not Op.CAST:
         return None
     stored = node.src[0]
-    if stored.dtype is dt.int8:  # x + 128 is the byte with its first bit turned around
+    if stored.dtype is dt.int8:  # flipping the first bit of an int8 x gives the byte x + 128
         bits = make(Op.BITCAST, dt.uint8, (stored,))
         stored, zero = alu(Op.XOR, bits, number(128, bits)), zero + 128
     if stored.dtype is not dt.uint8 or not 0 <= zero <= 255:
@@ -168,23 +173,24 @@ def quantised(operand: Operand) -> Quantised | None:
 
 
 def _scalar(node: Node) -> Node | None:
-    """Return the one element that a node repeats."""
+    """Return the scalar that a node repeats, or None."""
     while node.op in (Op.EXPAND, Op.RESHAPE) and node.shape:
         node = node.src[0]
     return node if node.shape == () else None
 
 
-# --- The weight -------------------------------------------------------------------------------
+# --- Weights ----------------------------------------------------------------------------------
 
 
 class _Weight(NamedTuple):
-    """A known factor as whole numbers times scales."""
+    """A known factor as integers times scales."""
 
-    numbers: NDArray[np.int8]  # int8, of the rank of the product; 1 where the factor repeats
-    scales: NDArray[np.float32] | None  # float32, size 1 along summed axes; None for 1
+    numbers: NDArray[np.int8]  # int8, with the rank of the product; size 1 where the factor repeats
+    scales: NDArray[np.float32] | None  # float32, size 1 along summed axes; None if all are 1
 
 
 def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | None:
+    """Return a known factor as integers times scales, or None if that is not exact."""
     while factor.op is Op.EXPAND:
         factor = factor.src[0]
     (data,) = evaluate([factor])
@@ -192,7 +198,7 @@ def _weight(factor: Node, axes: tuple[int, ...], dtype: dt.DType) -> _Weight | N
         fits = data.min() >= -128 and data.max() <= 127
         return _Weight(data.astype(np.int8), None) if fits else None
     kept = tuple(i for i in range(data.ndim) if i not in axes)
-    for shared in ((), kept):  # one scale, or one for each result
+    for shared in ((), kept):  # one scale for everything, or one for each result
         found = _exact_bytes(np.asarray(data, np.float32), shared)
         if found is not None:
             return _Weight(*found)
@@ -211,7 +217,7 @@ def _times_weight(node: Node, words: Node, weight: _Weight, value: Quantised, ax
 
 
 def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Quantised]) -> Node:
-    """Return the sum of products of two values of the run time.
+    """Return the sum of products of two run-time values.
 
     sum((a - y) * (b - z))  =  sum(a * b) - y * sum(b) - z * sum(a) + n * y * z        b signed
     """
@@ -220,7 +226,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
     whole, turned = _unrepeated(a, axes), _turned(_unrepeated(words, axes), a, axes)
     b, zero = make(Op.BITCAST, dt.int32, (turned,)), other.zero - 128
     total = _dot(a, b, axes)
-    # Sums of one factor are stored: what stays inside of a kernel would be in the way of its tile.
+    # Sums of a single factor are stored, because inside the kernel they would prevent its tiling.
     if value.zero:
         sums = _dot(number(0x01010101, turned), b, axes)
         sums = alu(Op.MUL, sums, number(value.zero, sums))
@@ -236,7 +242,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
 
 
 def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
-    """Return the second factor's words as signed bytes, along its own axis for many rows."""
+    """Return the second factor as words of signed bytes; for many rows, its own axis is last."""
     turned = alu(Op.XOR, words, number(0x80808080, words))
     own = _unrepeated(a, axes).shape
     free = [i for i, s in enumerate(turned.shape) if s > 1 and own[i] == 1]
@@ -249,7 +255,7 @@ def _turned(words: Node, a: Node, axes: tuple[int, ...]) -> Node:
 
 
 def _unrepeated(words: Node, axes: tuple[int, ...]) -> Node:
-    """Return words as they are before they are repeated along axes that are not summed."""
+    """Return words before they are repeated along axes that are not summed."""
     if words.op is not Op.EXPAND or any(words.src[0].shape[i] != words.shape[i] for i in axes):
         return words
     return words.src[0]
@@ -266,7 +272,7 @@ def _minus(total: Node, part: Node) -> Node:
 
 
 def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
-    """Return a sum of whole numbers in its old type, times the scales: known ones become one."""
+    """Return an integer sum in its old type, times the scales; constant scales fold into one."""
     if node.dtype is dt.int32:
         return total
     flat = (1,) * len(node.shape)
@@ -280,7 +286,7 @@ def _real(node: Node, total: Node, scales: Sequence[Node | None]) -> Node:
 
 
 def byte_floats(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
-    """Return old node -> new node with dequantized factors of sums stored; none on GPUs."""
+    """Return old node -> new node with dequantized factors of sums stored; unchanged on GPUs."""
     order = toposort(roots)
     new = unchanged(order)
     if spec.dot4 or spec.is_simt:
@@ -298,11 +304,11 @@ def byte_floats(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
     return new
 
 
-# --- Weights that are whole numbers of 8 bits times a scale for each output -------------------
+# --- Weights that are 8-bit integers times a scale for each output ----------------------------
 
 
 def eight_bit_weight(node: Node) -> Node | None:
-    """Return a float32 weight as numbers of 8 bits times scales, or None if it has no such form."""
+    """Return a float32 weight as 8-bit integers times scales, or None if it has no such form."""
     buffer: Buffer = node.arg
     if buffer.data is None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
@@ -318,7 +324,7 @@ def eight_bit_weight(node: Node) -> Node | None:
 
 
 def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the axes that may have scales of their own: one, or the first two of a stack."""
+    """Yield candidate sets of axes with their own scales: one axis, or the first two of a stack."""
     choices = [*((axis,) for axis in range(len(shape))), *([(0, 1)] if len(shape) > 2 else [])]
     for axes in choices:
         if prod(shape) >= LEAST_SHARED * prod(shape[a] for a in axes):
@@ -326,14 +332,14 @@ def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _exact_bytes(data: Singles, axes: tuple[int, ...]) -> tuple[NDArray[np.int8], Singles] | None:
-    """Return numbers and scales that give the data back, if there are."""
+    """Return integers and scales that reproduce the data exactly, or None if there are none."""
     others = tuple(axis for axis in range(data.ndim) if axis not in axes)
     if not np.isfinite(data).all():
         return None
     largest = np.abs(data).max(axis=others, keepdims=True)
     first = np.where(largest > 0.0, largest / np.float32(LARGEST), np.float32(1.0))
     scale, settled = first, np.zeros(first.shape, bool)
-    # 127 times the scale was rounded, so the scale may be the number beside the quotient.
+    # 127 times the scale was rounded, so the true scale can be a neighbor of the quotient.
     for guess in (
         first,
         np.nextafter(first, np.float32(0)),

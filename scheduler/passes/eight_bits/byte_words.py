@@ -1,10 +1,11 @@
-"""Words of four bytes along an axis of a factor, for sums of dot products (`byte_products`).
+"""Packs four bytes of a factor into one word along an axis, for dot products (`byte_products`).
 
     q[n, c, h, w]                  ->  word[n, c / 4, h, w]          four channels in a word
-    window of q, taps next to      ->  word[n, c, h, w]              at each place it and its next
-    each other                                                       three, and every fourth is read
+    window of q, taps next to      ->  word[n, c, h, w]              each place has its byte and the
+    each other                                                       next three; 1 in 4 is read
 
-Words stand at the value, or at the window; the movement above them is made again over words.
+Words are built directly above the value, or above a window of it. The movement further above
+(reshape, permute, pad and so on) is then repeated on words.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ BYTES: Final = 4
 
 
 class Quantised(NamedTuple):
-    """A value (x - zero) * scale of bytes known at run time only."""
+    """A quantized run-time value, (bytes - zero) * scale."""
 
-    bytes: Node  # uint8
-    zero: int
-    scale: Node | None  # float32 scalar node, None if the value is the integer
+    bytes: Node  # the stored bytes, uint8
+    zero: int  # the zero point, 0 to 255
+    scale: Node | None  # float32 scalar node; None if the value is the integer
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A factor: a value behind movement, outermost first."""
+    """A factor of a product: a value below movement."""
 
-    moves: tuple[Node, ...]
-    base: Node
+    moves: tuple[Node, ...]  # the movement, outermost first
+    base: Node  # the value
 
 
 def operand_of(node: Node) -> Operand:
@@ -52,25 +53,25 @@ def operand_of(node: Node) -> Operand:
 
 
 class Point(NamedTuple):
-    """Where along the movement bytes become words."""
+    """The point in a factor's movement at which bytes become words."""
 
-    depth: int  # how many of the moves stand above it
-    axis: int  # of what is there, along which words are
-    # Words begin at every element, as a window slides over them; the outermost of the moves below
-    # the point is the window.
+    depth: int  # number of moves above the point
+    axis: int  # the packed axis at the point
+    # Whether a word begins at every element, because a window slides over the bytes. The window is
+    # the outermost move below the point.
     is_window: bool
-    places: tuple[int, ...]  # the axis of the result of each move above, outermost first
-    is_part: bool  # the axis of the product is only the last part of the axis
+    places: tuple[int, ...]  # the packed axis in the result of each move above, outermost first
+    is_part: bool  # whether the product's axis is only the last part of the packed axis
 
 
 def is_real(operand: Operand, axis: int) -> bool:
-    """Whether the elements along an axis differ, rather than repeat."""
+    """Whether the elements along an axis differ instead of repeating."""
     first = operand.moves[0] if operand.moves else operand.base
     return first.op is not Op.EXPAND or first.src[0].shape[axis] == first.shape[axis]
 
 
 def pack_point(operand: Operand, axis: int) -> Point | None:
-    """Return where elements along an axis of a factor may become words; None: nowhere."""
+    """Return the point at which elements along an axis can become words, or None."""
     places: list[int] = []
     is_part = False
     for depth, node in enumerate(operand.moves):
@@ -86,7 +87,10 @@ def pack_point(operand: Operand, axis: int) -> Point | None:
 
 
 def _source_axis(node: Node, axis: int) -> tuple[int, bool] | None:
-    """Return the source's axis whose elements, in order, run along an axis of a movement."""
+    """Return the source axis that runs along an axis of a movement in order, or None.
+
+    The second value tells whether the axis is only the last part of the source axis.
+    """
     source, shape = node.src[0].shape, node.shape
     if node.op is Op.EXPAND:
         return (axis, False) if source[axis] == shape[axis] else None
@@ -109,7 +113,7 @@ def _source_axis(node: Node, axis: int) -> tuple[int, bool] | None:
 def _source_of_reshape(
     source: tuple[int, ...], shape: tuple[int, ...], axis: int
 ) -> tuple[int, bool] | None:
-    """An axis is one of the source's, or the last part of one that was split."""
+    """Return the source axis of a reshape's axis, which is equal to it or was split into it."""
     inner = int(np.prod(shape[axis + 1 :], dtype=np.int64))
     for at, size in enumerate(source):
         behind = int(np.prod(source[at + 1 :], dtype=np.int64))
@@ -120,14 +124,16 @@ def _source_of_reshape(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was packed so far: words by their origin, and the CONTIGUOUS that stores each value."""
+    """The words packed so far."""
 
+    # words by value, zero point, axis and moves
     words: dict[tuple[object, ...], Node] = field(default_factory=dict)
+    # the CONTIGUOUS node that stores each value
     stored: dict[Node, Node] = field(default_factory=dict)
 
 
 def packed_bytes(operand: Operand, value: Quantised, point: Point, packed: Packed) -> Node | None:
-    """Return the words of four bytes behind the movement of a factor; None: it splits them."""
+    """Return a factor as words, with its movement applied; None if the movement splits words."""
     above, below = operand.moves[: point.depth], operand.moves[point.depth :]
     if point.is_part and operand.moves[0].shape[point.places[0]] % BYTES:
         return None
@@ -148,13 +154,13 @@ def packed_bytes(operand: Operand, value: Quantised, point: Point, packed: Packe
 
 
 def _moved_bytes(node: Node, source: Node, zero: int) -> Node:
-    """Return bytes behind a movement; what is 0 outside is the zero point."""
+    """Return bytes after a movement; padding of 0 becomes the zero point."""
     arg = (node.arg[0], zero) if node.op is Op.PAD else node.arg
     return make(node.op, dt.uint8, (source,), arg)
 
 
 def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
-    """Return words, along axis `place` of the result, behind a movement; padding is `filled`."""
+    """Return words after a movement, packed along axis `place` of its result; pad with `filled`."""
     if node.op is Op.PAD:
         return make(Op.PAD, dt.uint32, (words,), (node.arg[0], filled))
     if node.op is Op.RESHAPE:
@@ -175,7 +181,7 @@ def _moved(node: Node, words: Node, place: int, filled: int) -> Node:
 
 
 def _words(values: Node, axis: int, zero: int, stored: dict[Node, Node]) -> Node:
-    """Return bytes as words of four along an axis, stored innermost if they are whole words."""
+    """Return bytes as words of four along an axis; stored innermost if they divide evenly."""
     size = values.shape[axis]
     if size % BYTES:
         bytes_ = stored.setdefault(values, like(values, Op.CONTIGUOUS, (values,)))
@@ -191,20 +197,20 @@ def _words(values: Node, axis: int, zero: int, stored: dict[Node, Node]) -> Node
 
 
 def moved_back(node: Node, order: tuple[int, ...]) -> Node:
-    """Return a tensor whose axes are those of another one in an order, in their own."""
+    """Return a tensor with the permutation `order` of its axes undone."""
     return like(node, Op.PERMUTE, (node,), tuple(order.index(i) for i in range(len(order))))
 
 
 def _in_order(stored: Node) -> Node:
-    """Return stored bytes as they were before their axes were ordered."""
+    """Return stored bytes with their axes in the original order."""
     inner = stored.src[0]
     return moved_back(stored, inner.arg) if inner.op is Op.PERMUTE else stored
 
 
 def read_where_stored(nodes: Sequence[Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Return old node -> new node where all readers of bytes read the stored form.
+    """Return old node -> new node, with all readers of bytes reading the stored form.
 
-    Otherwise bytes would be computed twice: as words, and for an addition.
+    Otherwise the bytes would be computed twice: once for the words, and once for other readers.
     """
     signed = {v.src[0].src[0]: v for v in stored if v.op is Op.XOR and v.src[0].op is Op.BITCAST}
     own = {n for v, c in stored.items() for n in (c, c.src[0]) if n is not v}
@@ -235,9 +241,9 @@ def _sliding_words(values: Node, window: tuple[int, ...]) -> Node:
     axis, count, size, stride, dilation = window
     words = -(-size // BYTES)
     length = stride * (count - 1) + (words - 1) * BYTES * dilation + 1
-    # The weights of what is behind the window are 0, so any byte may stand there.
+    # The weights past the end of the window are 0, so the bytes there do not matter.
     values = _longer(values, axis, length + (BYTES - 1) * dilation - values.shape[axis], 0)
-    # Their kernel joins them in registers: stored, they would be four times the bytes.
+    # The kernel joins the bytes in registers; stored words would take four times the memory.
     starts = [place * dilation for place in range(min(size, BYTES))]
     joined = _joined(values, axis, [(start, start + length, 1) for start in starts])
     return make(Op.WINDOW, dt.uint32, (joined,), (axis, count, words, stride, BYTES * dilation))
@@ -251,7 +257,7 @@ def _longer(values: Node, axis: int, more: int, fill: int) -> Node:
 
 
 def _joined(values: Node, axis: int, cuts: Sequence[tuple[int, int, int]]) -> Node:
-    """Return words whose bytes are cuts of an axis, the first in the low bits."""
+    """Return words whose bytes are slices of an axis, the first in the low bits."""
     wide = as_type(values, dt.uint32)
     word: Node | None = None
     for place, cut in enumerate(cuts):
@@ -265,7 +271,7 @@ def _joined(values: Node, axis: int, cuts: Sequence[tuple[int, int, int]]) -> No
 
 
 def packed_weight(numbers: NDArray[np.int8], axis: int) -> NDArray[np.int32]:
-    """Return numbers with four of an axis in a word, 0 behind the last; the axis is a fourth."""
+    """Return numbers with four elements of an axis in each word, padded with zeros."""
     missing = -numbers.shape[axis] % BYTES
     pads = [(0, missing if i == axis else 0) for i in range(numbers.ndim)]
     last = np.moveaxis(np.pad(numbers, pads), axis, -1)

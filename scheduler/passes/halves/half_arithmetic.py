@@ -1,26 +1,27 @@
-"""The passes that decide what float16 nodes of a model mean; halves are floats in registers.
+"""Defines the arithmetic of a model's float16 nodes. Kernels compute fp16 as float32 in registers.
 
-`wide_halves` computes in float32, and rounds only where that decides. Values are float32 wherever
-kernels are cut, so cuts do not change them:
+Below, half(x) and float(x) convert to float16 and float32.
+`wide_halves` computes in float32 and rounds only if the rounding can decide a later result. Values
+at kernel boundaries are float32, so the boundaries do not affect results:
 
-    x + y             ->  float(x) + float(y)           halves that nobody has to see are not made
-    w (half)          ->  w (float32), the same numbers stored as halves again if that costs less
-    input, state      ->  float(input)                  memory outside keeps its type
+    x + y             ->  float(x) + float(y)           no fp16 value unless it is needed
+    w (half)          ->  w (float32), stored as fp16 again if that costs less
+    input, state      ->  float(input)                  external memory keeps its type
     output            ->  half(value)                   rounded once
-    floor(x + y)      ->  floor(half(x + y))            what decides sees what the model says
-    half(x)           ->  float(half(x))                a conversion that is asked for rounds
+    floor(x + y)      ->  floor(half(x + y))            a deciding operation gets the fp16 value
+    half(x)           ->  float(half(x))                an explicit conversion rounds
 
 `exact_halves` makes each rounding a node of the graph (`--halves exact`). Afterwards a float16
 value is the same number in a register and in memory. `scheduler.ir.interp` computes the nodes on
-the left the way those on the right do:
+the left in the same way as those on the right:
 
-    x + y             ->  half(float(x) + float(y))     whatever rounds (`rounding.rounds`)
-    sum(x)            ->  half(sum(float(x)))           rounded once, at its end
+    x + y             ->  half(float(x) + float(y))     any rounding operation (`rounding.rounds`)
+    sum(x)            ->  half(sum(float(x)))           rounded once, at the end
     half(double)      ->  half(odd(double))             not rounded to the nearest float first
-    max(x, y), x[i]   ->  the same                      of halves these are halves
+    max(x, y), x[i]   ->  unchanged                     exact in fp16
 
-`half_bits` runs before both and writes bit patterns of halves as arithmetic. 0x38000000 is the
-difference of the exponents' biases, 127 - 15, in float32's exponent field:
+`half_bits` runs before both and replaces bit casts of fp16 by arithmetic. 0x38000000 is the
+difference of the exponent biases, 127 - 15, in float32's exponent field:
 
     bits(x)  ->  sign | (|x| < 2^-14 ? int(|x| * 2^24) : (bits32(|x|) - 0x38000000) >> 13)
     half(b)  ->  +- (b < 0x400 ? b * 2^-24 : float((b << 13) + 0x38000000))
@@ -43,20 +44,20 @@ from scheduler.ir.rounding import Effect, effect, rounds, upstream
 from scheduler.passes.halves.keep_float import decided_by
 
 _BIAS: Final = 0x38000000
-_SHIFT: Final = 13  # bits of a float32's fraction that a half has not
+_SHIFT: Final = 13  # fraction bits of float32 that fp16 lacks
 _INFINITY: Final = 0x7C00
 _NAN: Final = 0x7E00
 _SIGN: Final = 0x8000
-# The first half that is no denormal number, as a number and as bits; and the unit of denormals.
+# The smallest normal fp16 number, as a number and as bits, and the spacing of denormals.
 _NORMAL: Final = 2.0**-14
 _NORMAL_BITS: Final = 0x400
 _UNIT: Final = 2.0**-24
-# Memory whose type somebody else has fixed.
+# Operations on memory with a fixed type.
 _FIXED = frozenset({Op.BUFFER, Op.ASSIGN, Op.RESULT, Op.BITCAST})
 
 
 def wide_halves(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node; roots keep their types, other halves become float32."""
+    """Return old node -> new node; roots keep their types, other fp16 values become float32."""
     order = toposort(roots)
     new = unchanged(order)
     if not any(node.dtype is dt.float16 for node in order):
@@ -69,13 +70,13 @@ def wide_halves(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _keeps(node: Node) -> bool:
-    """Whether a change of an operand is one of the result that may decide about a whole step."""
+    """Whether a changed operand changes the result in a way that can decide a later operation."""
     to_half = node.op is Op.CAST and node.dtype is dt.float16
     return to_half or effect(node) in (Effect.PASSES, Effect.SMOOTH)
 
 
 def _wide(node: Node, src: list[Node], *, is_pinned: bool) -> Node:
-    """Return a node over wide sources: float32 for halves, else of its own type."""
+    """Return a node with widened sources, as float32 if it is fp16, else in its own type."""
     if is_weight(node):
         return _widened_weight(node)
     if node.op is Op.CUSTOM:
@@ -90,7 +91,7 @@ def _wide(node: Node, src: list[Node], *, is_pinned: bool) -> Node:
     if node.op is Op.CAST:
         if src[0].dtype is dt.float64:
             return as_type(_round_double(src[0]), dt.float32)
-        # Integers of one byte are halves.
+        # One-byte integers are exact in fp16.
         is_pinned = (is_pinned or node.arg == ROUNDED) and src[0].dtype.itemsize > 1
         made = as_type(src[0], dt.float32)
     else:
@@ -99,7 +100,7 @@ def _wide(node: Node, src: list[Node], *, is_pinned: bool) -> Node:
 
 
 def _as_stored(wide: Node, old: Node) -> Node:
-    """Return the new form of a node in the type that it had."""
+    """Return the new form of a node in the node's old type."""
     if wide.dtype is old.dtype:
         return wide
     if wide.op is Op.CAST and wide.src[0].dtype is old.dtype:
@@ -108,7 +109,7 @@ def _as_stored(wide: Node, old: Node) -> Node:
 
 
 def _widened_weight(node: Node) -> Node:
-    """Return a weight of halves as one of float32, with the same name and numbers."""
+    """Return an fp16 weight as float32, with the same name and values."""
     old: Buffer = node.arg
     wide = Buffer(
         "weight", old.name, old.shape, dt.float32, np.asarray(old.data).astype(np.float32)
@@ -117,7 +118,7 @@ def _widened_weight(node: Node) -> Node:
 
 
 def exact_halves(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node, none of which computes in halves."""
+    """Return old node -> new node, where no node computes in fp16."""
     order = toposort(roots)
     new = unchanged(order)
     if not any(node.dtype is dt.float16 for node in order):
@@ -133,7 +134,7 @@ def exact_halves(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _rounded(node: Node) -> Node:
-    """Return a node of halves computed in float32 and rounded once."""
+    """Return an fp16 node computed in float32 and rounded once."""
     wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
     return make(Op.CAST, dt.float16, (wide,))
 
@@ -145,10 +146,11 @@ def _widened(node: Node) -> Node:
 
 
 def _round_double(node: Node) -> Node:
-    """Return doubles as halves, by way of floats that round to the same half.
+    """Return float64 values as fp16, through float32 values that round to the same fp16.
 
-    What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
-    halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+    A value that is not exactly a float32 becomes the neighbor whose last bit is 1, which is never
+    halfway between two fp16 numbers. This is rounding to odd: Boldo, Melquiond 2008, "Emulation of
+    FMA and correctly rounded sums".
     """
     nearest = as_type(node, dt.float32)
     back = as_type(nearest, dt.float64)
@@ -160,7 +162,7 @@ def _round_double(node: Node) -> Node:
 
 
 def half_bits(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node without bit patterns of halves."""
+    """Return old node -> new node without bit casts of fp16."""
     return Rewriter((Rule("bits of halves", (Op.BITCAST,), _written_out),))(roots)
 
 
@@ -174,7 +176,7 @@ def _written_out(node: Node) -> Node | None:
 
 
 def _bits_of(value: Node) -> Node:
-    """Return the 16 bits of halves that are given as float32, as int32."""
+    """Return the fp16 bits of float32 values that are exact in fp16, as int32."""
     size = make(Op.ABS, dt.float32, (value,))
     wide = make(Op.BITCAST, dt.int32, (size,))
     bits = alu(Op.SHR, alu(Op.SUB, wide, number(_BIAS, wide)), number(_SHIFT, wide))
@@ -188,7 +190,7 @@ def _bits_of(value: Node) -> Node:
 
 
 def _half_of(bits: Node) -> Node:
-    """Return halves as float32, by their bits in the lower half of an int32."""
+    """Return the float32 values of fp16 bits in the lower 16 bits of an int32."""
     size = alu(Op.AND, bits, number(_SIGN - 1, bits))
     wide = alu(Op.ADD, alu(Op.SHL, size, number(_SHIFT, size)), number(_BIAS, size))
     value = make(Op.BITCAST, dt.float32, (wide,))

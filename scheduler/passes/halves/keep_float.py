@@ -1,11 +1,12 @@
-"""An analysis decides which values half storage leaves in float32, and says why.
+"""Decides which values remain float32 when others are stored as fp16, and gives the reasons.
 
-Rounding to half is an error of 0.05 %, unless something downstream amplifies it or decides by it:
+Rounding to fp16 has a relative error of at most 0.05 %. It matters only if a later operation
+amplifies the error or decides something by the value:
 
-    x -> floor(x), x == y, gather index      whatever decides: a tiny change gives another answer
-    x -> sum(d * d), d = x - mean(x)         the mean may be large, and the difference small
-    x -> sum(exp(x))                         exp(x) has the relative error of x, times x
-    x -> partial sum -> sum                  the partial sums cancel
+    x -> floor(x), x == y, gather index      a decision: a tiny change gives a different result
+    x -> sum(d * d), d = x - mean(x)         the mean can be large and the difference small
+    x -> sum(exp(x))                         the relative error of exp(x) is that of x, times x
+    x -> partial sum -> sum                  the partial sums can cancel
 
 docs/passes/precision.md lists all reasons.
 """
@@ -27,33 +28,35 @@ from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.rounding import HALF_MAX, Effect, effect, floats, largest_values, upstream
 
+# The smallest normal fp16 number.
 SMALLEST_NORMAL: Final = 2.0**-14
-# Rounding normal halves changes a row of a weight by at most 2^-11, subnormal ones by more.
+# Rounding to normal fp16 changes a row of a weight by at most 2^-11, to subnormals by more.
 ROW_ERROR: Final = 2.0**-10
-# Fewer elements take no time to read: scales, squeezed channels, outputs of heads.
+# Tensors with fewer elements take no time to read: scales, squeezed channels, outputs of heads.
 SMALL: Final = 1024
-# A sum of this many values is a statistic, much smaller than its terms.
+# A sum of at least this many values is much smaller than its terms, so float32 costs little.
 MANY: Final = 64
-# A power up to this multiplies the relative error by no more.
+# Powers up to this one multiply the relative error by at most this factor.
 SMALL_POWER: Final = 4.0
 
-# Without half arithmetic: how often a sum of products may use an element that it has to convert.
-# Weights come as vectors and serve several rows, intermediates often one by one (AVX-512, 2026-11:
-# with all of them as halves the example models take 2.2 times as long).
+# Limits for devices without fp16 arithmetic: how often a sum of products can use an element that
+# it must convert. Weights are loaded as vectors and serve several rows, but intermediates are often
+# loaded one by one. With all of them as fp16, the example models take 2.2 times as long (AVX-512,
+# 2026-11).
 WEIGHT_USES: Final = 256
-VALUE_USES: Final = 8  # of an intermediate
+VALUE_USES: Final = 8  # the limit for an intermediate
 BIAS: Final = "a bias or a scale"
 
 _ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUOUS}
 _MOVES: Final = MOVEMENT | {Op.CONTIGUOUS}
-_CHAIN: Final = _MOVES - {Op.CAT}  # with one source
+_CHAIN: Final = _MOVES - {Op.CAT}  # movement with one source
 
 
 def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec) -> dict[Node, str]:
-    """Return, for those of the candidates that stay float32, the reason: a short phrase.
+    """Return the candidates that must remain float32, each with its reason as a short phrase.
 
-    Roots are outputs and ASSIGN nodes, after the graph passes; candidates float32 nodes to store,
-    and weights.
+    `roots` are outputs and ASSIGN nodes, after the graph passes. `candidates` are weights and
+    float32 nodes that would be stored.
     """
     order = toposort(roots)
     users = consumers(order)
@@ -66,22 +69,22 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     cones = (
         ("a custom kernel reads or writes it", custom),
         ("an output or a state is a copy of it", cone(_copied(roots), _is_move)),
-        ("an index, an integer or a test comes of it", cone(decided_by(order))),
-        ("a variance comes of it", cone(_squared(order))),
-        ("a sum of exponentials comes of it", cone(_exponents(order, users))),
-        ("a power comes of it", cone(_powers(order))),
+        ("an index, an integer or a test depends on it", cone(decided_by(order))),
+        ("a variance depends on it", cone(_squared(order))),
+        ("a sum of exponentials depends on it", cone(_exponents(order, users))),
+        ("a power depends on it", cone(_powers(order))),
         ("a partial sum", _partial_sums(order)),
     )
     largest = largest_values(order)
-    # Other devices do not take the time of multiply-adds to convert, so uses need no count there.
+    # Other devices convert without slowing down multiply-adds, so their uses need no limit.
     converted = uses_in_products(order) if _pays_for_conversions(spec) else {}
     found: dict[Node, str] = {}
     for node in candidates:
-        # Too small to matter for bandwidth, and each element touches a whole channel.
+        # Too small to matter for bandwidth, and each element affects a whole channel.
         reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
-        # The order of the cones decides which reason is told, not whether there is one.
+        # The order of the cones selects the reported reason.
         reason = reason or next((text for text, nodes in cones if node in nodes), None)
-        reason = reason or (_of_weight(node) if is_weight(node) else _of_value(node))
+        reason = reason or (_reason_of_weight(node) if is_weight(node) else _reason_of_value(node))
         if reason is None and converted.get(node, 0) > _most_uses(node):
             reason = f"a sum of products would convert it {converted[node]} times"
         if reason is None and largest.get(node, 0.0) > HALF_MAX:
@@ -91,11 +94,11 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     return found
 
 
-def _of_weight(node: Node) -> str | None:
-    """Return why a weight stays float32 for what it holds."""
+def _reason_of_weight(node: Node) -> str | None:
+    """Return a weight's reason to remain float32 that follows from its values, or None."""
     size = np.abs(node.arg.data)
     if not np.isfinite(size).all():
-        return None  # infinities and NaN are halves too
+        return None  # fp16 has infinities and NaN, too
     if size.max() > HALF_MAX:
         return f"it holds {size.max():.3g}, beyond {HALF_MAX:.0f}"
     error = _row_error(node.arg.data, size)
@@ -105,14 +108,14 @@ def _of_weight(node: Node) -> str | None:
 
 
 def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
-    """Return the largest relative error (2-norm) of a slice of a float32 weight as half."""
-    # Normal halves have a bounded relative error, so only subnormal ones need the measurement.
+    """Return the largest relative error (2-norm) of any slice of a weight rounded to fp16."""
+    # The error of normal fp16 numbers is bounded, so only subnormals need a measurement.
     if not np.any((size > 0) & (size < SMALLEST_NORMAL)):
         return 0.0
     error = (data.astype(np.float16).astype(np.float64) - data) ** 2
     energy = data.astype(np.float64) ** 2
     worst = 0.0
-    # Along any axis: a weight may be scaled by output or by input channel, nobody says by which.
+    # Check each axis: a weight can be scaled by output or input channel, and the axis is unknown.
     for axis in range(data.ndim):
         others = tuple(a for a in range(data.ndim) if a != axis)
         row = energy.sum(others)
@@ -121,8 +124,8 @@ def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
     return sqrt(worst)
 
 
-def _of_value(node: Node) -> str | None:
-    """Return why an intermediate stays float32 for what it is."""
+def _reason_of_value(node: Node) -> str | None:
+    """Return an intermediate's reason to remain float32 that follows from its computation."""
     if prod(node.shape) < SMALL:
         return f"fewer than {SMALL} elements"
     stack, seen = [node], {node}
@@ -139,11 +142,11 @@ def _of_value(node: Node) -> str | None:
     return None
 
 
-# --- How often it is read ---------------------------------------------------------------------
+# --- Number of uses ---------------------------------------------------------------------------
 
 
 def _pays_for_conversions(spec: DeviceSpec) -> bool:
-    """Whether the device converts with the instructions that it multiplies with, in one thread."""
+    """Whether conversions compete with multiply-adds for the same instruction slots."""
     return not (spec.is_simt or spec.half.arithmetic)
 
 
@@ -154,7 +157,7 @@ def _most_uses(node: Node) -> int:
 def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
     """Return how often the largest sum of products uses an element of each node."""
     uses: dict[Node, int] = {}
-    # Readers come first here, so a node's uses are complete when its sources are visited.
+    # Readers come first, so a node's uses are complete when its sources are visited.
     for node in reversed(order):
         if node.op is Op.REDUCE and node.src[0].op is Op.MUL and is_contraction(node):
             terms = prod(node.src[0].shape)
@@ -168,13 +171,12 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
     return uses
 
 
-# --- What becomes of a value ------------------------------------------------------------------
+# --- Effects on later values ------------------------------------------------------------------
 
 
 def is_contraction(node: Node) -> bool:
-    """Whether a REDUCE is a sum of products of two different things, in one stage or several."""
-    # A sum in several stages (`split_reduce`) is judged as one: the partial sums lead to the
-    # product.
+    """Whether a REDUCE sums products of two different values, in one stage or several."""
+    # A sum in several stages (`split_reduce`) counts as one: its partial sums lead to the product.
     chain, node = peel(node, _CHAIN | {Op.REDUCE})
     if any(n.op is Op.REDUCE and n.arg[0] is not Op.ADD for n in chain):
         return False
@@ -186,7 +188,7 @@ def _is_move(node: Node) -> bool:
 
 
 def _carries(node: Node) -> bool:
-    """Whether a change of an operand is to be seen in the result, and not one among very many."""
+    """Whether a changed operand is visible in the result, and not averaged out in a large sum."""
     return not (node.op is Op.REDUCE and is_contraction(node)) and not _is_launch(node)
 
 
@@ -199,7 +201,7 @@ def _copied(roots: Sequence[Node]) -> list[Node]:
 
 
 def decided_by(order: Sequence[Node]) -> list[Node]:
-    """Return floats that decide; signs do not: they survive rounding to half."""
+    """Return floats that decide a later result. Signs are exempt: rounding to fp16 keeps them."""
     found: list[Node] = []
     for node in order:
         signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
@@ -210,7 +212,7 @@ def decided_by(order: Sequence[Node]) -> list[Node]:
 
 
 def _squared(order: Sequence[Node]) -> list[Node]:
-    """Return what is squared and then summed."""
+    """Return values that are squared and then summed."""
     found: list[Node] = []
     for node in order:
         if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
@@ -224,9 +226,9 @@ def _squared(order: Sequence[Node]) -> list[Node]:
 
 
 def _exponents(order: Sequence[Node], users: dict[Node, list[Node]]) -> list[Node]:
-    """Return arguments of exp, but not where a constant is added to it.
+    """Return arguments of exp, except if a constant is added to all results.
 
-    Sigmoid, softplus and ELU are flat where exp is steep.
+    Sigmoid, softplus and ELU are such sums, and are flat where exp is steep.
     """
     found: list[Node] = []
     for node in order:
@@ -259,7 +261,7 @@ def _partial_sums(order: Sequence[Node]) -> set[Node]:
 
 
 def _scalar(node: Node) -> float | None:
-    """Return the number that all elements of a node are, None if they differ or are unknown."""
+    """Return the number that all elements equal, or None if they differ or are unknown."""
     _, node = peel(node, (Op.EXPAND, Op.RESHAPE, Op.PERMUTE))
     if node.op is Op.CONST:
         return float(node.arg)

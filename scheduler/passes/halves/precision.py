@@ -1,11 +1,11 @@
-"""The pass stores weights and intermediates as float16 and computes with float32.
+"""Stores weights and intermediates as float16 but computes with float32.
 
     w (float32), conv(x, w)      ->   conv(x, cast(w', float32))       w' = half(w), on the host
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
     z = f(y)                     ->   z = f(cast(y', float32))
 
-Only stored values are rounded. The casts are part of the graph, so the interpreter computes the
-same.
+Only stored values are rounded. The casts are nodes of the graph, so the interpreter computes the
+same results.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ PRECISIONS: Final = (FP32, FP16)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value or a weight that stays float32."""
+    """A value or weight that remains float32."""
 
-    name: str  # of the weight, or the ONNX nodes that the value comes from or the weight goes into
+    name: str  # the weight's name, or the ONNX nodes that compute the value or read the weight
     is_weight: bool
     shape: tuple[int, ...]
     reason: str  # a short phrase
 
     @property
     def bytes(self) -> int:
-        """What it takes in float32."""
+        """Size in float32, in bytes."""
         return dt.float32.itemsize * prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionReport:
-    """What half storage did."""
+    """The effects of half-precision storage."""
 
-    weight_bytes: tuple[int, int]  # bytes of all float32 weights before and after, not packed
-    value_bytes: tuple[int, int]  # the same of intermediates, as if no memory were used twice
-    halves: tuple[int, int]  # how many weights and intermediates are halves
-    kept: tuple[Kept, ...]  # what stays float32, in order of the graph
-    eight_bits: int = 0  # how many of those weights are numbers of 8 bits instead
+    weight_bytes: tuple[int, int]  # bytes of all unpacked float32 weights, before and after
+    # bytes of all intermediates without memory reuse, before and after
+    value_bytes: tuple[int, int]
+    halves: tuple[int, int]  # numbers of weights and intermediates stored as fp16
+    kept: tuple[Kept, ...]  # values and weights that remain float32, in graph order
+    eight_bits: int = 0  # number of fp16 weights that are stored as 8-bit integers instead
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data, for the metadata of an artifact; of biases only the number."""
-        told = [k for k in self.kept if k.reason != BIAS]
+        """Return plain data for an artifact's metadata; biases are counted, not listed."""
+        listed = [k for k in self.kept if k.reason != BIAS]
         return {
             "storage": dt.float16.name,
             "arithmetic": dt.float32.name,
@@ -68,7 +69,7 @@ class PrecisionReport:
             "value_bytes": list(self.value_bytes),
             "halves": list(self.halves),
             **({"eight_bits": self.eight_bits} if self.eight_bits else {}),
-            "biases": len(self.kept) - len(told),
+            "biases": len(self.kept) - len(listed),
             "kept": [
                 {
                     "what": "weight" if k.is_weight else "value",
@@ -77,23 +78,23 @@ class PrecisionReport:
                     "bytes": k.bytes,
                     "reason": k.reason,
                 }
-                for k in told
+                for k in listed
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """A graph with half storage."""
+    """A graph with half-precision storage."""
 
-    roots: list[Node]
+    roots: list[Node]  # the new roots, in the order of the old ones
     new: Mapping[Node, Node]  # old node -> new node
-    pins: frozenset[Node]  # what has to be stored: the halves
+    pins: frozenset[Node]  # the fp16 nodes, which must be stored
     report: PrecisionReport
 
 
 def check_precision(name: str) -> str:
-    """Return the name of a precision; raise SchedulerError if there is none of that name."""
+    """Return the name of a precision; raise SchedulerError if it is unknown."""
     if name not in PRECISIONS:
         raise SchedulerError(f"precision {name!r}: expected one of {', '.join(PRECISIONS)}")
     return name
@@ -105,10 +106,10 @@ def store_halves(
     spec: DeviceSpec,
     origins: Origins | None = None,
 ) -> Halved:
-    """Return the graph in which stored nodes are half where that does no harm.
+    """Return the graph with stored nodes as fp16 where that does no harm.
 
-    Roots are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored` nodes
-    include them.
+    `roots` are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored`
+    includes them.
     """
     order, fixed = toposort(roots), set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
@@ -117,7 +118,7 @@ def store_halves(
 
 
 def store_exact_halves(roots: Sequence[Node], spec: DeviceSpec) -> Halved:
-    """Return the graph with those float32 weights stored as halves that are halves, if it pays."""
+    """Return the graph with float32 weights that are exact in fp16 stored as fp16, if it pays."""
     fixed = set(roots)
     weights = [n for n in toposort(roots) if is_weight(n) and n not in fixed and _is_exact(n)]
     return _halved(roots, weights, [], spec, Origins())
@@ -139,6 +140,7 @@ def _halved(
     spec: DeviceSpec,
     origins: Origins,
 ) -> Halved:
+    """Return the graph with the given weights and values as fp16, except those that must not be."""
     order = toposort(roots)
     reason = reasons(roots, [*weights, *values], spec)
     half_values = {n for n in values if n not in reason}
@@ -175,21 +177,21 @@ def _is_candidate(node: Node) -> bool:
 
 
 def _rounded(node: Node) -> Node:
-    """Return a value as half; what was widened before it was moved nowhere is the half it was."""
+    """Return a value as fp16; a value just widened from fp16 becomes the original again."""
     if node.op is Op.CAST and node.src[0].dtype is dt.float16:
         return node.src[0]
     return make(Op.CAST, dt.float16, (node,))
 
 
 def _half_value(node: Node) -> Node:
-    """Return the half stored for a float32 value; a concat's parts are rounded one by one."""
+    """Return the fp16 node to store for a float32 value; parts of a concat round separately."""
     if node.op in (Op.CAT, Op.CONTIGUOUS):
         return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
     return _rounded(node)
 
 
 def _half_weight(node: Node) -> Node:
-    """Return a weight rounded to half; an artifact stores equal values of its entries once."""
+    """Return a weight rounded to fp16; an artifact stores equal values of its entries once."""
     buffer: Buffer = node.arg
     if buffer.data is None:
         raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
@@ -201,20 +203,20 @@ def _half_weight(node: Node) -> Node:
 def _bytes(
     nodes: Sequence[Node], halves: Collection[Node], eight_bits: Collection[Node] = ()
 ) -> tuple[int, int]:
-    """Return bytes before and after; those of scales are not counted."""
+    """Return the bytes before and after, without the scales of 8-bit weights."""
     before = [n.dtype.itemsize * prod(n.shape) for n in nodes]
     parts = [4 if n in eight_bits else 2 if n in halves else 1 for n in nodes]
     return sum(before), sum(b // part for b, part in zip(before, parts, strict=True))
 
 
 def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> tuple[Kept, ...]:
-    """Return what stays float32, weights without a name called after the ONNX node they go into."""
+    """Return the values that remain float32, in graph order."""
     users = consumers(order)
     found = []
     for node in order:
         if node not in reason:
             continue
-        # A weight without a name is called after the first node above it that has one.
+        # A weight without a name is named after the first reader above it that has a name.
         at = [node]
         while not origins.of(at[-1]) and users[at[-1]]:
             at.append(users[at[-1]][0])

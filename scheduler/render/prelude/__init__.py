@@ -1,1 +1,1 @@
-"""Elementwise functions in OpenCL C, at vector speed."""
+"""Vectorized elementwise functions in OpenCL C, which precede the kernels of a program."""

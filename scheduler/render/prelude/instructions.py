@@ -1,6 +1,7 @@
-"""Rounding, square roots, halves and dot products of four bytes in OpenCL C.
+"""Rounding, square roots, fp16 conversions and dot products of four bytes in OpenCL C.
 
-Each is one instruction on processors that have it. Functions of doubles are the library's.
+Each is a single instruction on processors that have it. float64 functions call the device's
+library.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Final
 
 from scheduler.render.prelude.text import Function, Host, unary
 
-# --- Rounding, square roots, halves -----------------------------------------------------------
+# --- Rounding, square roots, fp16 -------------------------------------------------------------
 
 
 def _round(name: str, builtin: str, standard: str) -> Function:
@@ -37,16 +38,16 @@ _SQRT_128: Final = """
   typedef float lanes __attribute__((vector_size(16)));
   return __builtin_astype(__builtin_ia32_sqrtps(__builtin_astype(x, lanes)), $T);
 """
-# PoCL chooses its library by the processor's flags. Where it compiles for less than they say, or a
-# vector is wider than a register, the two pass vectors in different registers, so no function of
-# the library gets a vector.
+# PoCL selects its library by the processor's flags. If it compiles for fewer features, or if a
+# vector is wider than a register, caller and library pass vectors in different registers. So no
+# library function is called with a vector.
 _SQRT_LANES: Final = """
   union { $T all; float each[$N]; } lanes;
   lanes.all = x;
   for (int i = 0; i < $N; i++) lanes.each[i] = __builtin_sqrtf(lanes.each[i]);
   return lanes.all;
 """
-# clang knows the instruction for one float; for vectors it is named by width.
+# clang has a generic builtin for one float only; for vectors, each width has its own.
 _SQRT: Final = Function(
     (),
     unary("m_sqrt", "  return sqrt(x);"),
@@ -59,8 +60,8 @@ _SQRT: Final = Function(
         Host(unary("m_sqrt", _SQRT_LANES)),
     ),
 )
-# A half is computed as a float; a cast to half rounds to the nearest half, ties to even. clang's
-# conversions of vectors are instructions with F16C, and on 64 bit ARM; one half is a lane of four.
+# fp16 is computed as float; a cast to half rounds to nearest, ties to even. clang's vector
+# conversions are instructions with F16C and on 64-bit ARM. A single half uses one lane of four.
 _HAS_HALF: Final = "(defined(__F16C__) || defined(__aarch64__))"
 _ONE_HALF: Final = """
 typedef __fp16 m_one_half __attribute__((ext_vector_type(4)));
@@ -84,8 +85,8 @@ _HALVES: Final = _HALF_VECTORS + unary(
     "m_round_half",
     "  return __builtin_convertvector(__builtin_convertvector(x, m_half$N), $T);",
 )
-# A conversion that is not next to a load or store is done lane by lane by LLVM 14, as it knows no
-# vectors of halves; the instructions take 8.
+# LLVM 14 converts lane by lane unless there is a load or store next to the conversion, because it
+# has no vectors of half. The instructions convert 8 lanes.
 _ROUND_8: Final = """  typedef float lanes __attribute__((vector_size(32)));
   return __builtin_astype(__builtin_ia32_vcvtph2ps256(
       __builtin_ia32_vcvtps2ph256(__builtin_astype(x, lanes), 0)), $T);
@@ -97,7 +98,7 @@ _ROUND_16: Final = """  typedef float lanes __attribute__((vector_size(32)));
       __builtin_ia32_vcvtps2ph256(__builtin_astype(x.hi, lanes), 0)), float8);
   return ($T)(low, high);
 """
-# The library's conversions of vectors are as little to be used as its roots.
+# As for square roots, no vector conversions of the library are called.
 _HALF_LANES: Final = """
 M_INLINE $T m_load_half_$N(const __global half* p) {
   union { $T all; float each[$N]; } lanes;
@@ -132,12 +133,12 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
 
 # --- Dot products of four bytes ---------------------------------------------------------------
 
-# Without a sum to begin with.
+# The form without an addend.
 _DOT_ALONE: Final = """
 M_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b) { return m_dot4(a, b, ($I)(0)); }
 """
 _DOT_HEAD: Final = "\nM_INLINE $I __attribute__((overloadable)) m_dot4(u$I a, $I b, $I c) {\n"
-# Elsewhere the instruction of cl_khr_integer_dot_product, if a device has it for packed bytes.
+# Elsewhere this uses cl_khr_integer_dot_product, if the device has it for packed bytes.
 _PACKED: Final = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 _DOT_PLAIN: Final = f"""{_DOT_HEAD}#ifdef {_PACKED}
   union {{ u$I all; uint each[$N]; }} x, y;
@@ -157,14 +158,14 @@ _DOT_PLAIN: Final = f"""{_DOT_HEAD}#ifdef {_PACKED}
 
 
 def _vnni(bits: int) -> str:
-    """Return the instruction of AVX512-VNNI and AVX-VNNI (Intel SDM, VPDPBUSD)."""
+    """Return m_dot4 with the instruction of AVX512-VNNI and AVX-VNNI (Intel SDM, VPDPBUSD)."""
     return (
         f"{_DOT_HEAD}  return __builtin_astype(__builtin_ia32_vpdpbusd{bits}("
         "c, __builtin_astype(a, $I), b), $I);\n}\n" + _DOT_ALONE
     )
 
 
-# Lanes that are left over at the end of an axis are computed one by one.
+# Lanes left over at the end of an axis are computed one by one.
 _VNNI_ALONE: Final = (
     f"{_DOT_HEAD}  const int4 x = (int4)(as_int(a), 0, 0, 0), y = (int4)(b, 0, 0, 0);\n"
     "  const int4 sum = (int4)(c, 0, 0, 0);\n"
@@ -182,10 +183,10 @@ _DOT: Final = Function(
     ),
 )
 
-# --- Functions of doubles: the library's, lane by lane ----------------------------------------
-# PoCL's library is not called with vectors of doubles wider than 4: where LLVM splits such a vector
-# over registers, caller and library do not agree how (PoCL 3.0, LLVM 14, processors with AVX2:
-# lanes come back mixed, or the compiler gives up). Scalars are the same everywhere.
+# --- float64 functions of the device's library, called lane by lane ---------------------------
+# PoCL's library must not be called with float64 vectors wider than 4. If LLVM splits such a vector
+# over registers, caller and library disagree on how (PoCL 3.0, LLVM 14, processors with AVX2: lanes
+# are mixed up, or the compiler fails). Scalars work everywhere.
 
 _DOUBLE_HEAD: Final = "\nM_INLINE double$S __attribute__((overloadable)) m_double_"
 _UNARY: Final = """{name}(double$S x) {{
@@ -232,7 +233,7 @@ _DOUBLES: Final = {
     "m_double_fabs": Function((), _DOUBLE_HEAD + _FABS),
 }
 
-# In the order in which they are defined.
+# In the order of definition in the program.
 FUNCTIONS: Final = {
     "m_dot4": _DOT,
     **_DOUBLES,

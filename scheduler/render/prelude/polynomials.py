@@ -1,8 +1,8 @@
 """exp, log, tanh, erf, pow, sin and cos as polynomials in OpenCL C.
 
-All coefficients but those of sin and cos were fitted by iteratively reweighted least squares
-(Lawson) on Chebyshev nodes against float64, for the relative error of the result, and rounded to
-float32.
+All coefficients except those of sin and cos were fitted by iteratively reweighted least squares
+(Lawson) on Chebyshev nodes against float64. The fits minimize the relative error of the result. The
+coefficients were then rounded to float32.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from scheduler.render.prelude.text import (
     unary,
 )
 
-# x = n*ln2 + r, |r| <= ln2/2; adding 1.5*2^23 rounds n. ln2 in two parts, the first of few bits, so
-# that n times it is exact. e^r = 1 + r + r^2 q(r), relative error of the approximation 3.1e-9.
+# x = n*ln2 + r with |r| <= ln2/2. Adding 1.5*2^23 rounds n to an integer. ln2 is split into two
+# parts, the first with few bits, so that n times it is exact. e^r = 1 + r + r^2 q(r), with a
+# relative approximation error of 3.1e-9.
 _EXP_Q: Final = (
     0.0013814539415761828,
     0.00836874544620514,
@@ -45,8 +46,8 @@ _EXP = unary(
   return m_scale(p, n);
 """,
 )
-# p * 2^n for whole n from -252 to 254: in two factors, so that overflow comes out right and
-# denormals are rounded once. AVX-512 has an instruction for it; the result is the same.
+# p * 2^n for integer n from -252 to 254. Two factors make overflow correct and round denormals
+# only once. AVX-512 has an instruction with the same result.
 _SCALE_AVX512 = """
 typedef float m_zmm __attribute__((vector_size(64)));
 M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
@@ -62,8 +63,8 @@ M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
   return p * as_$T(half_of) * as_$T((both << 23) - half_of);
 }
 """
-# log(m*2^e) = e*ln2 + log(m), sqrt(1/2) <= m < sqrt(2); log(1+f) = f - f^2/2 + f^3 q(f),
-# relative error of the approximation 5.8e-9.
+# log(m*2^e) = e*ln2 + log(m), sqrt(1/2) <= m < sqrt(2); log(1+f) = f - f^2/2 + f^3 q(f), with a
+# relative approximation error of 5.8e-9.
 _LOG_Q: Final = (
     -0.07634496688842773,
     0.1276157647371292,
@@ -74,7 +75,7 @@ _LOG_Q: Final = (
     -0.2500081956386566,
     0.3333333134651184,
 )
-# ix is the bits of x above those of sqrt(1/2); denormals are scaled first.
+# ix is the difference between the bits of x and those of sqrt(1/2). Denormals are scaled first.
 _SPLIT = """
   const $I tiny = x < ($T)(1.17549435e-38f);
   const $T scaled = M_CHOOSE(tiny, x * ($T)(8388608.0f), x);
@@ -96,7 +97,7 @@ _LOG = unary(
   return M_CHOOSE(x > {number(0.0)}, p, M_CHOOSE(x == {number(0.0)}, ($T)(-INFINITY), ($T)(NAN)));
 """,
 )
-# tanh(x) = em1 / (em1 + 2), em1 = e^(2x) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1), for |x|; beyond 10
+# tanh(x) = em1 / (em1 + 2), em1 = e^(2x) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1), for |x|. Beyond 10
 # it rounds to 1. The quotient cannot exceed 1. 12583039 = 1.5*2^23 + 127: the low bits hold the
 # biased exponent of 2^n.
 _TANH = unary(
@@ -159,8 +160,8 @@ _ERF = unary(
   return M_CHOOSE(is_small, small, x);
 """,
 )
-# gelu(x) = x (1/2 + y p(y^2/8 - 1)), y = x / sqrt(2) up to 4; absolute error of the approximation
-# of the normal distribution 7.3e-8. At y = -4 the sum is 0 exactly.
+# gelu(x) = x (1/2 + y p(y^2/8 - 1)), y = x / sqrt(2), limited to 4. The approximation of the normal
+# distribution has an absolute error of 7.3e-8. At y = -4 the sum is exactly 0.
 _GELU_P: Final = (
     0.0011998534901067615,
     -0.002966723870486021,
@@ -192,18 +193,18 @@ _GELU = unary(
 
 # --- pow: 2^(y log2|x|), the logarithm in two floats, and the special cases of IEEE 754 -------
 #
-# The error of y log2|x|, up to 150 in size, is that of the result: log2|x| needs 2^-32 of relative
-# precision, so its terms up to the cube are sums of two floats.
+# |y log2|x|| is up to 150, and its error is that of the result. So log2|x| needs a relative
+# precision of 2^-32, and its terms up to the cube are sums of two floats.
 
-# log2(m) = K s + s^3 q(s^2), s = (m - 1)/(m + 1), K = 2/ln 2, sqrt(1/2) <= m < sqrt(2); relative
-# error of the approximation 4.8e-12.
+# log2(m) = K s + s^3 q(s^2), s = (m - 1)/(m + 1), K = 2/ln 2, sqrt(1/2) <= m < sqrt(2), with a
+# relative approximation error of 4.8e-12.
 _LOG2_Q: Final = (
     0.3402594327926636,
     0.41170430183410645,
     0.5770828723907471,
     0.9617967009544373,
 )
-# 2^r = 1 + r q(r), |r| <= 1/2; relative error of the approximation 1.9e-9.
+# 2^r = 1 + r q(r), |r| <= 1/2, with a relative approximation error of 1.9e-9.
 _EXP2_Q: Final = (
     0.00015476443513762206,
     0.001340040354989469,
@@ -276,19 +277,19 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
 }}
 """
 
-# --- sin and cos: range reduction that is right for every float -------------------------------
+# --- sin and cos, with a range reduction that is correct for every float ----------------------
 #
-# Up to 48000 x - n*pi/2 is computed with pi/2 in three parts (Cody and Waite): the first step is
-# exact. Beyond, lane by lane: the product of the 24 bits of x and the bits of 2/pi that matter, in
-# integers (Payne and Hanek, 1983).
+# Up to 48000, x - n*pi/2 is computed with pi/2 in three parts (Cody and Waite); the first step is
+# exact. Larger values are reduced lane by lane, by an integer product of the 24 bits of x with the
+# relevant bits of 2/pi (Payne and Hanek, 1983).
 
-_LIMIT: Final = 48000.0  # absolute values beyond it are reduced by `m_far`
-# sin(r) = r + r t s(t), cos(r) = 1 - t/2 + t^2 c(t), t = r^2, |r| <= pi/4; relative errors of the
-# approximations 3.6e-9 and 9.6e-11.
+_LIMIT: Final = 48000.0  # larger absolute values are reduced by `m_far`
+# sin(r) = r + r t s(t), cos(r) = 1 - t/2 + t^2 c(t), t = r^2, |r| <= pi/4, with relative
+# approximation errors of 3.6e-9 and 9.6e-11.
 _SIN_S: Final = (-0.00019516656175255775, 0.008332173340022564, -0.16666655242443085)
 _COS_C: Final = (2.4437729734927416e-05, -0.001388736185617745, 0.04166664555668831)
 
-# After 32 zeros the first 224 bits of 2/pi. `acc` is x*2/pi in units of 2^-62 modulo 4.
+# The first 224 bits of 2/pi, after 32 zeros. `acc` is x*2/pi in units of 2^-62, modulo 4.
 _FAR: Final = """
 #if $N == 1
 __constant uint m_two_over_pi[8] = {
@@ -369,7 +370,7 @@ M_INLINE $T __attribute__((overloadable)) {name}($T x) {{
 
 
 _NEEDS: Final = ("m_fma", "m_reduce", "m_wave")
-# In the order in which they are defined.
+# In the order of definition in the program.
 FUNCTIONS: Final = {
     "m_scale": Function((), _SCALE, (Host(_SCALE_AVX512, "defined(__AVX512F__)", 16),)),
     "m_exp": Function(("m_fma", "m_fused", "m_scale"), _EXP),

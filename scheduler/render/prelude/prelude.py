@@ -1,10 +1,11 @@
-"""Elementwise functions in OpenCL C, at vector speed, instead of the device's scalar library.
+"""The prelude of a program: macros, and elementwise functions written for vectors in OpenCL C.
 
-PoCL does not inline calls of its library, so these use operators only. Tests assert the error
-bounds (`BOUNDS`, units in the last place over the whole range, against float64). With clang for the
-host's processor (`DeviceSpec.host_clang`) memory is read as vector types of any alignment and lanes
-are chosen by C's operator; elsewhere the standard functions do both. Only the attribute
-`overloadable` is no OpenCL C, and every OpenCL compiler of today is made of clang.
+The functions replace the device's scalar library. PoCL does not inline its library's functions, so
+these use only operators. Tests check the error bounds (`BOUNDS`) over the whole range against
+float64. With clang for the host's processor (`DeviceSpec.host_clang`), memory is accessed through
+unaligned vector types and lanes are selected with C's ?: operator. Elsewhere the standard functions
+do both. The attribute `overloadable` is not standard OpenCL C, but all current OpenCL compilers are
+based on clang and support it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from scheduler.render.memory import SAMPLER
 from scheduler.render.prelude import instructions, polynomials
 from scheduler.render.prelude.text import ABSOLUTE, Function, Host, unary
 
-# gelu: relative to |x|, which is what the sum of a product feels.
+# Error bounds in units in the last place. The bound of gelu is relative to |x|, which determines
+# the error of a sum of products.
 BOUNDS: Final = {
     "exp": 1.0,
     "log": 1.0,
@@ -40,8 +42,8 @@ M_INLINE $T __attribute__((overloadable)) m_fma($T a, $T b, $T c) {
   return a * b + c;
 }
 """
-# Without the instruction a compiler may round the product first, which loses all of
-# a*b - round(a*b); in float64 the product is exact.
+# Without the instruction, a compiler may round the product first and lose a*b - round(a*b). In
+# float64 the product is exact.
 _FUSED_SCALAR: Final = """
 M_INLINE float __attribute__((overloadable)) m_fused(float a, float b, float c) {
   return (float)((double)a * (double)b + (double)c);
@@ -55,7 +57,7 @@ M_INLINE $T __attribute__((overloadable)) m_fused($T a, $T b, $T c) {
 """
 _HAS_NO_FMA: Final = "defined(__x86_64__) && !defined(__FMA__)"
 _FABS: Final = unary("m_fabs", f"  return {ABSOLUTE.format('x')};")
-# In the order in which they are defined.
+# In the order of definition in the program.
 _FUNCTIONS: Final = {
     "m_fma": Function((), _FMA),
     "m_fused": Function(
@@ -67,11 +69,11 @@ _FUNCTIONS: Final = {
     **instructions.FUNCTIONS,
     **polynomials.FUNCTIONS,
 }
-# Names under which kernels call functions that define several.
+# Macros that are defined by a function with another name.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}
 _CONTRACT: Final = "#pragma OPENCL FP_CONTRACT OFF\n"
-# Another driver than its row says may load an artifact: PoCL alone defines that name, and the
-# others take the plain text.
+# A driver other than that of the device row may load an artifact. Only PoCL defines this macro;
+# other drivers use the plain text.
 _HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
 #if defined(__x86_64__) || defined(__aarch64__)
 #if __has_builtin(__builtin_elementwise_roundeven) && __has_builtin(__builtin_elementwise_trunc)
@@ -124,7 +126,7 @@ _VECTOR_TYPES = {
 
 
 def prelude_of(kernels: Sequence[KernelCode], *, host_clang: bool) -> str:
-    """Return what has to stand before kernels in a program."""
+    """Return the definitions that must precede the kernels in a program."""
     text = "".join(kernel.text for kernel in kernels)
     widths = [lanes for kernel in kernels for lanes in kernel.lanes]
     float64 = any(kernel.needs.float64 for kernel in kernels)
@@ -135,7 +137,7 @@ def prelude_of(kernels: Sequence[KernelCode], *, host_clang: bool) -> str:
 def prelude(text: str, widths: list[int], *, host_clang: bool, float64: bool = False) -> str:
     """Return the function definitions that kernel text needs, for the vector widths in use.
 
-    Like a linker, this looks for the names of functions in the text: custom kernels are served too.
+    Like a linker, this searches the text for function names, so custom kernels can call them, too.
     """
     stack = [name for name in _FUNCTIONS if f"{name}(" in text]
     stack += [name for mark, name in _ALSO.items() if mark in text]
@@ -153,7 +155,7 @@ def prelude(text: str, widths: list[int], *, host_clang: bool, float64: bool = F
 
 
 def _header(widths: list[int], *, float64: bool) -> str:
-    """Return the macros of a program for PoCL, with the vector types it uses."""
+    """Return the macros of a program for PoCL, with the vector types in use."""
     types = _VECTOR_TYPES | ({"double": 8} if float64 else {})
     typedefs = [
         _TYPEDEF.format(base=base, n=n, align=align)

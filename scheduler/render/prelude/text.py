@@ -1,9 +1,9 @@
-"""Write functions of the prelude: templates over the vector width, and polynomials.
+"""Writes functions of the prelude: templates over the vector width, and polynomials.
 
-In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
-`$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.
-Forms for clang and the host's processor (`DeviceSpec.host_clang`) are in force only where M_HOST is
-defined.
+In a template, `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
+`$N` the width, and `$S` the width as a suffix, which is empty for scalars. `$ANY` is the body of
+`m_any`. A function can have other forms for clang and the host's processor
+(`DeviceSpec.host_clang`); they are used only if M_HOST is defined.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ class Host(NamedTuple):
     """A form of a function for clang and the host's processor."""
 
     text: str  # template
-    condition: str = ""  # of the preprocessor, on what the processor has
-    width: int = 0  # the only one it is for; 0 for any, after those of a width
+    condition: str = ""  # preprocessor condition on features of the processor
+    width: int = 0  # the only width it supports; 0 for any width that has no form of its own
 
 
 class Function(NamedTuple):
     """A function of the prelude."""
 
     needs: tuple[str, ...]  # names of the functions it calls
-    text: str  # template, once for each width in use, scalars first
-    host: tuple[Host, ...] = ()  # take the text's place; the first whose condition holds does
+    text: str  # template, expanded for each width in use, scalars first
+    # forms that replace the text; the first whose condition holds is used
+    host: tuple[Host, ...] = ()
 
     def at(self, width: int, *, host_clang: bool) -> str:
-        """Return the definition."""
-        forms: dict[str, Host] = {}  # by condition: a second one of the same is never reached
+        """Return the function's definition for a vector width."""
+        forms: dict[str, Host] = {}  # by condition; a second form with the same one is unreachable
         for form in sorted(self.host, key=lambda f: not f.width):
             if form.width in (0, width):
                 forms.setdefault(form.condition, form)
@@ -46,7 +47,7 @@ class Function(NamedTuple):
 
 
 def _filled(text: str, width: int) -> str:
-    """Return a template for vectors of a width."""
+    """Return a template with the types for a vector width."""
     suffix = str(width) if width > 1 else ""
     named = {
         "$T": f"float{suffix}",
@@ -60,7 +61,7 @@ def _filled(text: str, width: int) -> str:
 
 
 def _any(width: int) -> str:
-    """Return statements that return whether a lane of `mask` is not 0: halves, then quarters."""
+    """Return the body of `m_any`, which combines halves until one lane is left."""
     lines, name = [], "mask"
     while width > 2:
         width //= 2
@@ -70,7 +71,7 @@ def _any(width: int) -> str:
 
 
 def number(value: float) -> str:
-    """Return a float32 constant as wide as the vectors of the template."""
+    """Return a float32 constant as a vector of the template's width."""
     return f"($T)({value!r}f)"
 
 
@@ -81,16 +82,16 @@ def horner(name: str, variable: str, coefficients: Sequence[float]) -> str:
 
 
 def then(name: str, variable: str, coefficients: Sequence[float]) -> str:
-    """Return statements that go on with a polynomial by Horner's scheme."""
+    """Return statements that continue a polynomial by Horner's scheme."""
     steps = [f"  {name} = m_fma({name}, {variable}, {number(c)});" for c in coefficients]
     return "\n".join(steps)
 
 
 def two_chains(name: str, variable: str, coefficients: Sequence[float]) -> str:
-    """Return statements that define `name` as a polynomial, even and odd powers side by side.
+    """Return statements that define `name` as a polynomial, with even and odd powers separated.
 
-    Half the latency of Horner's scheme for one more operation; parts have names that begin with
-    `name`.
+    This has half the latency of Horner's scheme and one more operation. The names of its variables
+    begin with `name`.
     """
     lines = [f"  const $T {name}2 = {variable} * {variable};"]
     upward = coefficients[::-1]

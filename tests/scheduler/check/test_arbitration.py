@@ -228,7 +228,7 @@ WRONG = {
     "zero without its sign": (
         rows_of("h = Add(x, nought) y = Div(one, h)"),
         rows_of("y = Div(one, x)"),
-        "NaN or infinity at other places",
+        "NaN or infinity at different positions",
     ),
     "squares that overflow": (
         rows_of("h = Mul(x, x) y = Sqrt(h)"),
@@ -260,12 +260,12 @@ def test_what_is_not_defined_is_not_tried() -> None:
     found = report(proto, proto)
     assert found.failures == ()
     assert found.kinds == ("whole numbers and halves",)
-    why = "what becomes an integer of them is not defined"
+    why = "their conversion to integers is undefined"
     assert found.left_out == (f"extreme values ({why})", f"infinities ({why})")
 
 
 ORDER = "extreme values (overflow depends on summation order)"
-ZEROS = "infinities (sums of products may leave out those with 0)"
+ZEROS = "infinities (sums of products may skip terms with 0)"
 
 
 @pytest.mark.parametrize(

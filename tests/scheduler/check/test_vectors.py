@@ -153,7 +153,7 @@ def test_what_cannot_be_tested_has_a_note_and_no_self_test() -> None:
     tested = with_self_test(compile_plain(from_proto(proto)))
     assert tested.manifest["self_test"] == {}
     assert tested.notes[-1] == (
-        'no self-test is carried: output "y" of entry run is not finite for inputs near N(0, 1)'
+        'no self-test: output "y" of entry run is not finite for inputs near N(0, 1)'
     )
     heavy = small_plain()
     heavy.manifest["kernels"][0]["flops"] = 10**13

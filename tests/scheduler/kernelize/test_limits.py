@@ -284,7 +284,7 @@ def test_a_chain_is_halved() -> None:
 
 ROW = Tensor.input("r", (512, 512))
 REASONS: dict[str, Callable[[], Tensor]] = {
-    "contiguous was asked for": lambda: (A + 1.0).contiguous().permute(1, 0) * 2.0,
+    "contiguous() was requested": lambda: (A + 1.0).contiguous().permute(1, 0) * 2.0,
     "its reduction would be repeated": lambda: (ROW @ ROW).flip(0) @ ROW,
     "computing it again costs more than memory": lambda: ROW.exp().sin() @ ROW,
     "its kernel would have too many buffers": lambda: total_of(sources(70)),

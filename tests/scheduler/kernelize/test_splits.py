@@ -106,11 +106,11 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored(
     refused = Refused(kernel, "too complex")
     apart = split(store_plan(both, DEFAULT), refused, [kernel])
     assert apart is not None
-    assert (apart.asked, apart.alone) == ({}, frozenset(both))
+    assert (apart.requested, apart.alone) == ({}, frozenset(both))
     assert caplog.messages == ["kernel of /both: too complex; computing it as 2 kernels"]
     stored = split(apart, refused, [kernel])
     assert stored is not None
-    assert stored.asked.keys() == {a.sin().node, a.cos().node}
+    assert stored.requested.keys() == {a.sin().node, a.cos().node}
     assert stored.reasons[a.sin().node] == "a kernel was refused: too complex"
     assert split(stored, refused, [kernel]) is None
 
@@ -123,7 +123,7 @@ def test_what_was_stored_before_and_fused_again_is_taken_out() -> None:
     plan = store_plan([outer], DEFAULT, {inner: "its kernel would do too many operations"})
     again = split(plan, Refused(kernel, "too complex"), [kernel])
     assert again is not None
-    assert again.asked == plan.asked
+    assert again.requested == plan.requested
     assert again.alone == {inner, outer}
     assert split(again, Refused(kernel, "too complex"), [kernel]) is None
 

@@ -37,7 +37,7 @@ WRAPPED = {
     "onnxtext": (b'<\n  ir_version: 8, opset_import: ["" : 17]\n>\nnet (float x)', "text syntax"),
     "zeros": (b"\0" * 4096, "zeros"),
     "empty": (b"", "empty file"),
-    "words": (b"hello, world", "no valid protobuf"),
+    "words": (b"hello, world", "invalid protobuf"),
     "pickle of protocol 5": (b"\x80\x05}\x94.", ""),
     "graph missing": (b"\x08\x08", ""),
 }
@@ -58,7 +58,7 @@ def test_archives_folders_and_pipes_are_no_models(tmp_path: Path) -> None:
     refused(archive, "a zip archive")
     refused(tmp_path, "cannot be read (Is a directory)")
     os.mkfifo(tmp_path / "pipe.onnx")
-    refused(tmp_path / "pipe.onnx", "found no plain file")
+    refused(tmp_path / "pipe.onnx", "found no regular file")
 
 
 def opsets(*listed: tuple[str, int]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ BROKEN_NODES = {
         'in a cycle ... "first" -> "second" ... "third" -> "first"',
     ),
     "own output": ("[self] y = Add(x, y)", 'in a cycle ... "self" -> "self"'),
-    "gone": ("[sum] y = Add(x, gone)", '"sum" (Add) ... input "gone" is computed by no node'),
+    "gone": ("[sum] y = Add(x, gone)", '"sum" (Add) ... input "gone" is not a node output'),
     "output from nowhere": ("z = Relu(x)", 'output "y" is computed by no node'),
     "unknown attribute": ("y = Relu <colour = 3> (x)", "net: not a valid ONNX model ... colour"),
     "text": ('y = LeakyRelu <alpha = "steep"> (x)', "not a valid ONNX model ... alpha"),
@@ -136,12 +136,12 @@ BROKEN_NODES = {
     ),
     "scale of 0": (
         "s = Constant <value_float = 0.0> () [q] y = QuantizeLinear(x, s)",
-        'node "q" (QuantizeLinear ... scale (input 1): expected finite ... found 0; quantise',
+        'node "q" (QuantizeLinear ... scale (input 1): expected finite ... found 0; quantize',
     ),
     "scale that is no number": (
         """s = Constant <value = float[2] {1, inf}> () z = Constant <value = int8[2] {0, 1}> ()
         q = Constant <value = int8[2,2] {1, 2, 3, 4}> () [d] y = DequantizeLinear(q, s, z)""",
-        'node "d" ... expected finite numbers, found inf; quantise',
+        'node "d" ... expected finite numbers, found inf; quantize',
     ),
     "scale of integers": (
         "s = Constant <value_int = 1> () [q] y = QuantizeLinear(x, s)",
@@ -159,7 +159,7 @@ BROKEN_NODES = {
     ),
     "scales of another count": (
         "s = Constant <value_floats = [1.0, 2.0]> () [q] y = QuantizeLinear <axis = -1> (x, s)",
-        'node "q" ... for all or for each of 4 along axis 0, found 2',
+        'node "q" ... or one for each of 4 along axis 0, found 2',
     ),
     "axis of scales": (
         "s = Constant <value_floats = [1.0, 2.0]> () [q] y = QuantizeLinear <axis = -2> (x, s)",
@@ -182,7 +182,7 @@ BROKEN: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "ports": (lambda: _relu([(f"i{i}", [1]) for i in range(4097)]), "4097 inputs, at most 4096"),
     "function calls itself": (lambda: _functions(1, 1), '"f0" calls itself'),
     "functions in a circle": (lambda: _functions(3, 1), "calls itself"),
-    "endless functions": (lambda: _functions(30, 0), "unfold to more than"),
+    "endless functions": (lambda: _functions(30, 0), "expand to more than"),
 }
 IO = "(float[4] x) => (float[4] y)"
 
@@ -205,7 +205,7 @@ def test_nodes_in_any_order_are_sorted() -> None:
     before = model.SerializeToString()
     loaded = from_proto(model)
     assert [n.op_type for n in loaded.proto.graph.node] == ["Relu", "Add", "Neg"]
-    assert loaded.notes == ("nodes were not in the order in which they compute; sorted",)
+    assert loaded.notes == ("nodes were not in topological order; sorted",)
     assert model.SerializeToString() == before
     np.testing.assert_array_equal(values_of(model, x=[-1, 0, 1, 2])[0], [1, 0, -2, -4])
     assert from_proto(model_of(nodes[::-1])).notes == ()
@@ -226,7 +226,7 @@ def test_graphs_too_deep_inside_of_others_are_refused() -> None:
         inner = node("If", "flag", "y", then_branch=graph, else_branch=plain)
         graph = helper.make_graph([inner], "g", [], [output])
     model = model_of([graph.node[0]], weights={"flag": np.array(True)})
-    refused(model, "deep inside of others")
+    refused(model, "graphs are nested more than")
 
 
 def floats(*dims: int, **data: Any) -> TensorProto:
@@ -288,11 +288,11 @@ def test_sparse_initializers_are_made_dense(places: Any) -> None:
 @pytest.mark.parametrize(
     ("dims", "places", "part"),
     [
-        ([2, 3], [1, 6], "outside of shape"),
-        ([2, 3], [-1, 5], "outside of shape"),
+        ([2, 3], [1, 6], "outside shape"),
+        ([2, 3], [-1, 5], "outside shape"),
         ([2, 3], [1], "indices of shape [1]"),
         ([2, 3], [[0, 1, 0], [1, 1, 0]], "for a tensor of 2 axes"),
-        ([2, 3], [1.0, 2.0], "no int64"),
+        ([2, 3], [1.0, 2.0], "not int64"),
         ([2**20, 2**20], [1, 5], "made dense"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_type_that_nodes_contradict_is_said_by_node() -> None:
     imported = import_model(parsed(text, w=np.ones(4, np.float32)))
     first, *others = imported.notes
     assert first == (
-        'node "widen" computes "c" as float32, declared is float16; float32 is taken, export the '
+        'node "widen" computes "c" as float32, but declares float16; using float32, export the '
         "model again if that is wrong"
     )
     assert [note.partition(" as ")[0] for note in others] == [
@@ -193,7 +193,7 @@ def test_bound_dimensions_have_their_sizes_and_no_note() -> None:
     ("bind", "message"),
     [
         ({"bach": 4}, r'no input has a dimension "bach"; found \[.batch., .size., .*z:0'),
-        ({"batch": -1}, "batch=-1: expected a size from 0"),
+        ({"batch": -1}, "batch=-1: expected a size >= 0"),
         ({"x:1": 3}, 'no input has a dimension "x:1"'),
     ],
 )

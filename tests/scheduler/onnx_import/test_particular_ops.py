@@ -116,7 +116,7 @@ def test_what_cannot_be_imported_is_refused(made: Case, message: str) -> None:
 def test_too_much_work_is_refused_before_it_begins() -> None:
     long = Tensor.zeros(2**17, 1).contiguous()
     compared = (long < long.reshape((1, -1))).sum(1)
-    with pytest.raises(ModelError, match="on the way"):
+    with pytest.raises(ModelError, match="intermediate array"):
         translate.evaluate_known([compared], 0)
     some = Tensor.zeros(1000).contiguous() + 1.0
     values, spent = translate.evaluate_known([some], 0)
@@ -125,7 +125,7 @@ def test_too_much_work_is_refused_before_it_begins() -> None:
     with pytest.raises(ModelError, match="for a model are supported"):
         translate.evaluate_known([some], translate.MAX_MODEL_WORK)
     wide = case("Conv", f(1, 32, 300, 300), f(32, 32, 48, 48))
-    with pytest.raises(ModelError, match="operations on elements"):
+    with pytest.raises(ModelError, match="element operations"):
         import_model(build(wide, folded=True)[0])
 
 

@@ -129,8 +129,8 @@ def _filled(value: float) -> Tensor:
 
 
 REASONS: dict[str, tuple[str, Callable[[], Tensor]]] = {
-    "rounded": ("a test comes of it", lambda: _and_more(lambda h: h.floor())),
-    "compared": ("a test comes of it", lambda: _and_more(lambda h: (h > 0.5).where(h, 0.0))),
+    "rounded": ("a test depends on it", lambda: _and_more(lambda h: h.floor())),
+    "compared": ("a test depends on it", lambda: _and_more(lambda h: (h > 0.5).where(h, 0.0))),
     "layernorm": ("a variance", lambda: _and_more(lambda h: h.layernorm(-1))),
     "softmax": ("sum of exponentials", lambda: _and_more(lambda h: h.softmax(0))),
     "copied": ("is a copy of it", _copied),

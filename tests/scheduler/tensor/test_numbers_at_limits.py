@@ -48,7 +48,7 @@ def test_an_integer_takes_a_type_that_holds_it(value: Any, kind: dt.DType) -> No
     ],
 )
 def test_an_integer_that_a_type_does_not_hold_is_refused(value: Any, kind: Any) -> None:
-    with pytest.raises(ModelError, match=r"is no u?int"):
+    with pytest.raises(ModelError, match=r"is out of range for u?int"):
         Tensor(value, kind)
 
 

@@ -29,9 +29,9 @@ from tools.simulator.closed_loop.live import LiveOptions, Pace, live_facts, live
 from tools.simulator.closed_loop.report import write_drive_report
 from tools.simulator.closed_loop.result import Drive, Outcome, figures_of, line_of
 from tools.simulator.closed_loop.run import (
-    Errand,
+    DriveRequest,
     Selection,
-    drive_apart,
+    drive_in_processes,
     expert_drives,
     gate_names,
     judge_outcome,
@@ -142,14 +142,14 @@ def test_a_bus_and_frame_rings_in_use_are_told(
     with contextlib.ExitStack() as stack:
         transport = stack.enter_context(contextlib.closing(ZmqTransport(bus)))
         stack.enter_context(contextlib.closing(transport.publisher("carState")))
-        error = modeld.refused(1, "the car cannot speak", "drive", *options).err
+        error = modeld.refused(1, "the simulated car cannot publish", "drive", *options).err
     assert "name another --bus" in error
     # Whoever has rings of that name keeps them; so it is that name that the drive asks for.
     with contextlib.ExitStack() as stack:
         for ring in make_rings(name, formats(device_cameras())).values():
             stack.enter_context(contextlib.closing(ring))
         words = ["drive", *options, "--camera-server", name]
-        assert name in modeld.refused(1, "the car cannot speak", *words).err
+        assert name in modeld.refused(1, "the simulated car cannot publish", *words).err
 
 
 @pytest.mark.opencl
@@ -322,26 +322,26 @@ def test_a_planted_fault_changes_the_figures(
 @pytest.mark.opencl
 def test_a_process_that_cannot_drive_ends_the_run_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"missing\.pkl"):
-        drive_apart([Errand("recovery", 0)], tmp_path / "missing.pkl", None, 2)
+        drive_in_processes([DriveRequest("recovery", 0)], tmp_path / "missing.pkl", None, 2)
 
 
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_a_process_that_is_gone_ends_the_run_with_a_line(blind_model: Path) -> None:
-    errands = [Errand("recovery", seed) for seed in range(4)]
+    requests = [DriveRequest("recovery", seed) for seed in range(4)]
 
     def kill(_: Drive) -> None:
         for child in multiprocessing.active_children():
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
 
-    with pytest.raises(ToolError, match="found one that is gone; is there enough memory"):
-        drive_apart(errands, blind_model, None, 2, kill)
+    with pytest.raises(ToolError, match="found one dead; is there enough memory"):
+        drive_in_processes(requests, blind_model, None, 2, kill)
 
 
 def test_the_way_back_never_needs_all_that_the_tyres_give() -> None:
     for seed in range(60):
-        trial = Errand("recovery", seed).trial()
+        trial = DriveRequest("recovery", seed).trial()
         road = trial.world.road
         until_m = trial.hand_over_m + SCENARIOS["recovery"].counts_from_m
         bends = abs(road.curvature_1pm[(road.s_m >= 0.0) & (road.s_m <= until_m)]).max()

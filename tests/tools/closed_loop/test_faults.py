@@ -23,7 +23,7 @@ from tools.simulator.closed_loop.film import (
 )
 from tools.simulator.closed_loop.simulation import TICKS_PER_FRAME, Simulation
 from tools.simulator.closed_loop.trial import STANDARD, make_trial
-from tools.simulator.render.messages import Told
+from tools.simulator.render.messages import ReportedValues
 from tools.simulator.world.painting.backdrop import Picture
 from tools.video.video import read_planes
 
@@ -40,7 +40,7 @@ def pictures(seed: int = 0) -> Pictures:
 def test_each_fault_disturbs_one_thing() -> None:
     for fault in FAULTS.values():
         planted = fault.plant()
-        parts = (planted.pictures, planted.lenses_swapped, planted.told, planted.program)
+        parts = (planted.pictures, planted.lenses_swapped, planted.reported, planted.program)
         assert sum(bool(part) for part in parts) == 1, fault.name
 
 
@@ -78,18 +78,18 @@ def test_the_wide_camera_is_one_frame_late() -> None:
 
 
 def test_messages_are_falsified() -> None:
-    truth = Told(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
+    truth = ReportedValues(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
 
-    def told(name: str) -> Told:
-        change = FAULTS[name].plant().told
+    def reported(name: str) -> ReportedValues:
+        change = FAULTS[name].plant().reported
         assert change is not None
         return change(truth)
 
-    assert told("delay-zero").lateral_delay_s == 0.0
-    turned = np.degrees(np.subtract(told("yaw-off").rpy_rad, truth.rpy_rad))
+    assert reported("delay-zero").lateral_delay_s == 0.0
+    turned = np.degrees(np.subtract(reported("yaw-off").rpy_rad, truth.rpy_rad))
     assert turned[:2].tolist() == [0.0, 0.0]
     assert turned[2] == pytest.approx(0.5, abs=0.01)
-    assert told("speed-in-miles").speed_mps == pytest.approx(44.74, abs=0.01)
+    assert reported("speed-in-miles").speed_mps == pytest.approx(44.74, abs=0.01)
 
 
 def test_swapped_lenses_see_as_the_other_camera() -> None:

@@ -30,20 +30,20 @@ def test_a_drive_is_left_in_segments_of_a_minute_with_all_its_pictures(tmp_path:
     simulation, messages = Simulation(trial), CarMessages(Simulation(trial))
     cameras, painted, scenes = Cameras(trial, device_cameras()), [], dict[int, Scene]()
     with LogWriter(tmp_path / "bus.rlog") as log:
-        for said_before in messages.of_frame(BEGIN_NS - NS_PER_S):
+        for said_before in messages.frame_messages(BEGIN_NS - NS_PER_S):
             log.write(said_before.data)
         for number, time_s in enumerate(TIMES_S):
             time_ns, frame_id = BEGIN_NS + round(time_s * NS_PER_S), FIRST_ID + number
             scenes[frame_id] = scene_of(simulation)
             frames = cameras.frames(simulation, FIRST_ID, time_ns)
             painted.append({stream: frame.data.copy() for stream, frame in frames.items()})
-            for message in messages.of_tick(time_ns):
+            for message in messages.tick_messages(time_ns):
                 log.write(message.data)
             for stream in frames:
                 log.write(camera_message(stream, frame_id, time_ns).data)
-            for of_frame in (frame_id, number):  # one of the drive, one from before
+            for one in (frame_id, number):  # one of the drive, one from before
                 said = new_event("modelV2", mono_time_ns=time_ns + 1, valid=True)
-                said.modelV2.frameId = of_frame
+                said.modelV2.frameId = one
                 log.write(said.to_bytes())
             for _ in range(TICKS_PER_FRAME):
                 simulation.tick()

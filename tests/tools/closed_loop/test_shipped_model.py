@@ -74,7 +74,7 @@ def test_gates_of_the_project_hold(shipped: LoadedModel, name: str) -> None:
 
 def driven(shipped: LoadedModel, fault: str | None, record: list[bytes]) -> Track:
     """Drive on the road that faults are planted on; keep what is said."""
-    trial = run.Errand(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
+    trial = run.DriveRequest(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
     planted = None if fault is None else FAULTS[fault]
     return run.drive_one(trial, DaemonDrivers(shipped.program, planted, record.append)).track
 

@@ -89,7 +89,7 @@ def test_the_expert_changes_lanes() -> None:
     assert trial.world.lanes.count > 1
     track = drive(simulation, ExpertDriver(simulation))
     assert (track.end, departures_of(track)) == (End.DONE, 0)
-    assert simulation.lane == trial.lane + sum(wish.side for wish in trial.wishes)
+    assert simulation.lane == trial.lane + sum(change.side for change in trial.requested_changes)
     # Judged before and after, not while it is between two lanes.
     assert 0.0 < track.column("counts").mean() < 1.0
 
@@ -174,8 +174,8 @@ def test_lost_frames_are_seeded_and_a_calibration_is_wrong_for_a_while() -> None
     assert lost == [trial.loses(0, number) for number in range(2000)]
     assert not make_trial(STANDARD, 0, 100.0).loses(0, 1)
     trial = make_trial(SCENARIOS["calibration"], 0, 100.0)
-    assert trial.told_rpy_rad(-1.0) == trial.rpy_rad == trial.told_rpy_rad(20.0)
-    error = np.subtract(trial.told_rpy_rad(6.0), trial.rpy_rad)
+    assert trial.reported_rpy_rad(-1.0) == trial.rpy_rad == trial.reported_rpy_rad(20.0)
+    error = np.subtract(trial.reported_rpy_rad(6.0), trial.rpy_rad)
     assert np.abs(np.degrees(error)) == pytest.approx([0.0, 0.5, 1.0])
 
 

@@ -124,7 +124,7 @@ ERRORS = [
         'using A = import "/etc/none.capnp";',
         "log.capnp: expected none.capnp, which it",
     ),
-    ("log.capnp", 'const a :Data = embed "/etc/hostname";', "found what embeds a file"),
+    ("log.capnp", 'const a :Data = embed "/etc/hostname";', "found an embedded file"),
     ("log.capnp", "\xff", "log.capnp: expected a schema, found"),
 ]
 

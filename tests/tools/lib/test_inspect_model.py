@@ -223,7 +223,7 @@ def test_an_artifact_says_what_else_its_assumed_interface_could_be(
         onnx.save(proto_of(part), path)
     out = tmp_path / "driving.pkl"
     modeld(0, "compile", *paths, "-o", out, "--no-binary")
-    said = "the preferred one whose inputs and heads fit; split-2025-11 would fit, too"
+    said = "the preferred one whose inputs and heads fit; split-2025-11 would also fit"
     assert modeld(0, "inspect", "--json", out).json["interface"]["reason"] == said
     assert f"interface: split-2025, {said}" in modeld(0, "inspect", out).out.splitlines()
     assert modeld(0, "inspect", "--json", out).json["problem"] is None

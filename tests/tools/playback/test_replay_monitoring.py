@@ -149,12 +149,12 @@ def test_a_set_and_a_report_name_it(replays: Replays, tmp_path: Path) -> None:
         (
             ("--model", small_monitoring),
             4,
-            "found a monitoring one; driver monitoring is given to modeld replay as --monitoring",
+            "found a monitoring one; pass driver monitoring to modeld replay with --monitoring",
         ),
         (
             ("--monitoring", driving_model),
             4,
-            "expected a monitoring artifact, found a driving one; driving models are given as --",
+            "expected a monitoring artifact, found a driving one; pass driving models with --",
         ),
         ((*ALONE, "--live"), 2, "--live: expected --model with --monitoring"),
         ((*ALONE, "--report", "x.html"), 2, "--report: expected --model with --monitoring"),

@@ -240,7 +240,7 @@ def test_second_writer_is_refused_in_one_line(
     for held, some in ((replay.out, drives), (tmp_path / "o.rlog.zst", drives[:1])):
         with output_lock(held):
             said = replay(2, *some, "--model", model, out=held).err
-            assert f"found process {os.getpid()} at it" in said
+            assert f"found process {os.getpid()};" in said
             assert said.count("\n") == 1
         assert not lock_path(held).exists()
         replay(0, *some, "--model", model, out=held)

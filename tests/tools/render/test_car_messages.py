@@ -10,7 +10,7 @@ import pytest
 
 from cereal.schema import read_event
 from modeld.outputs.verdict import Action
-from tools.simulator.render.messages import CarReport, Motion, Told
+from tools.simulator.render.messages import CarReport, Motion, ReportedValues
 from tools.simulator.world.expert import LEFT, RIGHT
 
 # To the right, on a circle of 50 m; once round and 0.3 rad more.
@@ -26,7 +26,7 @@ MOTION = Motion(
 REPORT = CarReport(
     motion=MOTION,
     wanted=Action(0.03, -1.0),
-    told=Told((0.0, 0.0, 0.2), lateral_delay_s=0.1, speed_mps=12.0),
+    reported=ReportedValues((0.0, 0.0, 0.2), lateral_delay_s=0.1, speed_mps=12.0),
     rpy_rad=(0.0, 0.0, 0.1),
     height_m=1.3,
     set_speed_mps=20.0,
@@ -36,7 +36,7 @@ REPORT = CarReport(
 
 def message(report: CarReport, service: str) -> Any:
     """Return a message of the first frame."""
-    every = (*report.of_start(1), *report.of_tick(1), *report.of_frame(0, 1))
+    every = (*report.start_messages(1), *report.tick_messages(1), *report.frame_messages(0, 1))
     (found,) = (one for one in every if one.service == service)
     return getattr(read_event(found.data), service)
 
@@ -92,6 +92,6 @@ def test_params_are_those_of_the_car_with_the_delays_that_are_said() -> None:
 
 
 def test_slow_messages_come_with_every_fifth_and_tenth_frame() -> None:
-    names = [[one.service for one in REPORT.of_frame(frame, 1)] for frame in range(11)]
+    names = [[one.service for one in REPORT.frame_messages(frame, 1)] for frame in range(11)]
     for service, every in (("livePose", 1), ("liveCalibration", 5), ("deviceState", 10)):
         assert [service in row for row in names] == [frame % every == 0 for frame in range(11)]

@@ -324,7 +324,7 @@ def test_telemetry_drives_the_rendered_camera(tmp_path: Path) -> None:
     script, frames = recorded_script(SHARED, 0, None)
     assert frames == 1200
     drive = ScriptedDrive(script)
-    states = [drive.moment(5 * frame).body for frame in range(frames)]
+    states = [drive.state_at(5 * frame).body for frame in range(frames)]
     recorded = np.interp(np.arange(frames) / 20, recording.times_s, recording.velocities_mps[:, 0])
     np.testing.assert_allclose([state.speed_mps for state in states], recorded, atol=0.05)
 

@@ -44,8 +44,8 @@ def truth(drive: ScriptedDrive) -> dict[str, NDArray[Any]]:
 
 
 def picture(drive: ScriptedDrive, mount: Mount, tick: int) -> Picture:
-    moment = drive.moment(tick)
-    return Painter(drive.world, mount).paint(moment.body, (moment.lead,), tick)
+    state = drive.state_at(tick)
+    return Painter(drive.world, mount).paint(state.body, (state.lead,), tick)
 
 
 def projected(

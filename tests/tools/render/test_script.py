@@ -59,7 +59,7 @@ def test_walk_stays_within_its_limits_and_longer_ones_begin_alike() -> None:
 def test_circle_of_constant_curvature() -> None:
     # 200 m at 1 / 500 m: heading 0.4 rad to the right, 500 sin 0.4 ahead, 500 (1 - cos 0.4) aside.
     drive = plain_drive(1.0 / 500.0)
-    start, end = drive.moment(0).body, drive.moment(1000).body
+    start, end = drive.state_at(0).body, drive.state_at(1000).body
     assert end.heading_rad - start.heading_rad == pytest.approx(0.4, abs=1e-6)
     sine, cosine = math.sin(start.heading_rad), math.cos(start.heading_rad)
     x, y = end.x_m - start.x_m, end.y_m - start.y_m
@@ -70,8 +70,8 @@ def test_circle_of_constant_curvature() -> None:
 
 def test_lane_change_goes_one_lane_to_its_side_with_blinker_before_and_hand_at_the_wheel() -> None:
     drive = plain_drive(0.0)
-    moments = [drive.moment(tick) for tick in range(2000)]
-    bodies = [moment.body for moment in moments]
+    states = [drive.state_at(tick) for tick in range(2000)]
+    bodies = [state.body for state in states]
     assert bodies[1200].offset_m == pytest.approx(0.0, abs=1e-3)
     assert bodies[1450].offset_m == pytest.approx(-LANE_WIDTH_M / 2, abs=0.02)
     assert bodies[1710].offset_m == pytest.approx(-LANE_WIDTH_M, abs=1e-3)
@@ -79,15 +79,15 @@ def test_lane_change_goes_one_lane_to_its_side_with_blinker_before_and_hand_at_t
     assert bodies[1450].heading_rad == pytest.approx(-math.atan(1.875 * 3.6 / 100), abs=1e-4)
     first, last = (round((12 + s) * 100) for s in (-BLINKER_LEAD_S, LANE_CHANGE_S))
     expected = [LEFT if first <= tick < last else 0 for tick in range(2000)]
-    assert [moment.blinker for moment in moments] == expected
+    assert [state.blinker for state in states] == expected
     first, last = (round((12 + s) * 100) for s in NUDGE_S)
-    assert [t for t, moment in enumerate(moments) if moment.nudge == LEFT] == [*range(first, last)]
+    assert [t for t, state in enumerate(states) if state.nudge == LEFT] == [*range(first, last)]
 
 
 def test_car_lies_on_the_road_and_moves_at_its_speed_along_its_heading() -> None:
     drive = ScriptedDrive(seeded_script(10, 12.0))
     for tick in range(0, 1100, 37):
-        one, two = drive.moment(tick).body, drive.moment(tick + 1).body
+        one, two = drive.state_at(tick).body, drive.state_at(tick + 1).body
         dx, dy, dz = two.x_m - one.x_m, two.y_m - one.y_m, two.z_m - one.z_m
         way = math.sqrt(dx * dx + dy * dy + dz * dz)
         assert way * TICKS_PER_S == pytest.approx(one.speed_mps, rel=2e-3)
@@ -95,7 +95,7 @@ def test_car_lies_on_the_road_and_moves_at_its_speed_along_its_heading() -> None
         assert dz / way == pytest.approx(-math.sin(one.pitch_rad), abs=2e-3)
         turn = (two.heading_rad - one.heading_rad) * TICKS_PER_S
         assert turn == pytest.approx(one.curvature_1pm * one.speed_mps, abs=1e-3)
-        gain = (drive.moment(tick + 10).body.speed_mps - one.speed_mps) * TICKS_PER_S / 10
+        gain = (drive.state_at(tick + 10).body.speed_mps - one.speed_mps) * TICKS_PER_S / 10
         assert gain == pytest.approx(one.acceleration_mps2, abs=0.1)
         # The simulation finds the same place and attitude from where the car is.
         found = body_at(
@@ -111,22 +111,22 @@ def test_car_lies_on_the_road_and_moves_at_its_speed_along_its_heading() -> None
 
 def test_seeded_drives_differ_and_are_ordinary_driving() -> None:
     drives = [ScriptedDrive(seeded_script(seed, 60.0)) for seed in range(4)]
-    assert len({drive.moment(3000).body.x_m for drive in drives}) == 4
+    assert len({drive.state_at(3000).body.x_m for drive in drives}) == 4
     # A longer drive begins like a shorter one.
     short = ScriptedDrive(seeded_script(3, 8.0))
     for tick in (0, 333, 799):
-        assert short.moment(tick) == drives[3].moment(tick)
+        assert short.state_at(tick) == drives[3].state_at(tick)
     for drive in drives:
-        moments = [drive.moment(tick) for tick in range(0, 6000, 25)]
-        for body, lead, *_ in moments:
+        states = [drive.state_at(tick) for tick in range(0, 6000, 25)]
+        for body, lead, *_ in states:
             assert 10.0 < body.speed_mps < 30.0
             assert abs(body.acceleration_mps2) < 2.0
             assert abs(body.curvature_1pm) * body.speed_mps**2 < 4.0
             assert abs(body.offset_m) < LANE_WIDTH_M + 0.3
             assert 15.0 <= lead.s_m - body.s_m <= 57.0
             assert abs(lead.offset_m) < LANE_WIDTH_M + 0.3
-        assert {moment.blinker for moment in moments} == {LEFT, 0, RIGHT}
-        assert drive.moment(round(FIRST_LANE_CHANGE_S * TICKS_PER_S)).blinker != 0
+        assert {state.blinker for state in states} == {LEFT, 0, RIGHT}
+        assert drive.state_at(round(FIRST_LANE_CHANGE_S * TICKS_PER_S)).blinker != 0
 
 
 def test_truth_is_what_the_poses_say() -> None:

@@ -1,4 +1,4 @@
-"""Where lines, cars and the way are looked for in pictures, and what a mirror makes of a sample."""
+"""Positions of lines and cars in pictures, the road's displacement, and mirrored samples."""
 
 from typing import Any
 
@@ -108,13 +108,13 @@ def places_seen(road: NDArray[Any], driven_m: float) -> NDArray[Any]:
     return np.asarray(seen.reshape(sweep.OLDER_ROWS, sweep.COLUMNS))
 
 
-@pytest.mark.parametrize("way", [0, 4, 11, 20, 28])
-def test_true_way_scores_highest(way: int) -> None:
+@pytest.mark.parametrize("displacement", [0, 4, 11, 20, 28])
+def test_true_displacement_scores_highest(displacement: int) -> None:
     road = np.random.default_rng(0).normal(size=200)
-    older, newer = places_seen(road, 0.0), places_seen(road, sweep.STEP_M * way)
-    products = (newer[: sweep.ROWS] @ older.T).ravel()[sweep.way_indices()]
-    scores = products.reshape(-1, sweep.WAYS).sum(axis=0)
-    assert abs(int(np.argmax(scores)) - way) <= 1
+    older, newer = places_seen(road, 0.0), places_seen(road, sweep.STEP_M * displacement)
+    products = (newer[: sweep.ROWS] @ older.T).ravel()[sweep.displacement_indices()]
+    scores = products.reshape(-1, sweep.DISPLACEMENTS).sum(axis=0)
+    assert abs(int(np.argmax(scores)) - displacement) <= 1
 
 
 def test_places_lie_between_features_in_the_view() -> None:
@@ -136,9 +136,9 @@ def test_places_lie_between_features_in_the_view() -> None:
 
 def test_ways_are_those_that_are_driven() -> None:
     # 20 m/s are 4 m from frame to frame; a camera twice as high sees half of it.
-    found = sweep.way_of(singles(20.0, 20.0, 0.0), singles(1.22, 2.44, 1.22))
+    found = sweep.displacement_of(singles(20.0, 20.0, 0.0), singles(1.22, 2.44, 1.22))
     np.testing.assert_allclose(found, [16.0, 8.0, 0.0])
-    assert sweep.way_indices().max() == sweep.ROWS * sweep.OLDER_ROWS - 1
+    assert sweep.displacement_indices().max() == sweep.ROWS * sweep.OLDER_ROWS - 1
 
 
 def bump(centre: float) -> NDArray[np.uint8]:

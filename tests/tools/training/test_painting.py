@@ -56,7 +56,7 @@ def test_oldest_samples_are_overwritten_and_what_is_being_written_is_not_drawn()
         assert (replay.produced, replay.held) == (7, 4)
         assert sorted(replay.targets()[:, 0].tolist()) == [3, 4, 5, 6]
         replay._versions[:4] += 1
-        with pytest.raises(TrainingError, match=r"always being written; run it again"):
+        with pytest.raises(TrainingError, match=r"all of them being written; run it again"):
             replay.draw(np.random.default_rng(0), 1)
 
 
@@ -220,11 +220,11 @@ def wait(_number: int, is_stopped: IsStopped, send: Send) -> None:
 
 
 def test_troubles_of_processes_are_one_line_that_says_how_to_go_on() -> None:
-    failed = r"^train: a painting process failed: ValueError: no such paint$"
+    failed = r"^train: a rendering process failed: ValueError: no such paint$"
     with open_crew(fail, [(0,)]) as crew, pytest.raises(TrainingError, match=failed):
         crew.receive(60.0)
     with open_crew(wait, [(0,)]) as crew:
         (pid,) = crew.receive(60.0)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(TrainingError, match=r"found one gone; is there enough memory"):
+        with pytest.raises(TrainingError, match=r"found one dead; is there enough memory"):
             crew.receive(60.0)

@@ -26,8 +26,8 @@ from tools.simulator.training.samples.situations import (
     CRAWLING_MPS,
     KINDS,
     WORLD_M,
-    Eyes,
     Situations,
+    ViewRenderer,
     random_body,
     training_world,
 )
@@ -94,8 +94,8 @@ def test_lines_that_are_there_are_brighter_than_the_road_where_truth_says() -> N
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is painted; what is true stays as it is."""
-    monkeypatch.setattr(Eyes, "__init__", lambda *_: None)
-    monkeypatch.setattr(Eyes, "see", lambda *_: np.zeros((2, 6, 128, 256), np.uint8))
+    monkeypatch.setattr(ViewRenderer, "__init__", lambda *_: None)
+    monkeypatch.setattr(ViewRenderer, "see", lambda *_: np.zeros((2, 6, 128, 256), np.uint8))
 
 
 @pytest.mark.usefixtures("blind")
@@ -117,10 +117,12 @@ def test_older_frame_is_from_where_the_car_was(number: int) -> None:
     body, _ = random_body(world, np.random.default_rng(number))
     body = replace(body, acceleration_mps2=-2.0)
     before = situations.moved(world, body, -ROW_S)
-    way = body.speed_mps * ROW_S - 0.5 * body.acceleration_mps2 * ROW_S**2
-    assert np.hypot(body.x_m - before.x_m, body.y_m - before.y_m) == pytest.approx(way, abs=0.02)
+    distance = body.speed_mps * ROW_S - 0.5 * body.acceleration_mps2 * ROW_S**2
+    assert np.hypot(body.x_m - before.x_m, body.y_m - before.y_m) == pytest.approx(
+        distance, abs=0.02
+    )
     turned = body.heading_rad - before.heading_rad
-    assert turned == pytest.approx(body.curvature_1pm * way, abs=1e-6)
+    assert turned == pytest.approx(body.curvature_1pm * distance, abs=1e-6)
 
 
 def test_one_car_of_six_stands_or_crawls() -> None:
@@ -252,7 +254,7 @@ def test_drives_swerve_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
         if row == 15:
             drive._swerve = Swerve(15 * ROW_S, 2.0, 17 * ROW_S + 1.6, 1.2)
         drive.look()
-        drive.judge(nothing, nothing)
+        drive.record_row(nothing, nothing)
         drive.step(None)
         offsets.append(drive._off[-1])
     assert max(offsets[13:15]) < 0.1

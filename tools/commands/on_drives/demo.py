@@ -42,7 +42,12 @@ from tools.lib.options import real, whole
 from tools.lib.terminal import progress_bar
 from tools.messages.drive_log import OUTPUT_SERVICES, summarize
 from tools.playback.model import check_frame, read_driving_artifact
-from tools.simulator.closed_loop.demo_report import Asked, Driven, headline, write_demo_report
+from tools.simulator.closed_loop.demo_report import (
+    DemoPaths,
+    FinishedDrive,
+    headline,
+    write_demo_report,
+)
 from tools.simulator.closed_loop.device import device_cameras, formats
 from tools.simulator.closed_loop.film import (
     Footage,
@@ -203,7 +208,7 @@ def _bus_address(given: str | None) -> Iterator[str]:
         yield f"ipc://{directory}"
 
 
-def _drive(plan: Plan, bus: str) -> Driven:
+def _drive(plan: Plan, bus: str) -> FinishedDrive:
     """Run the daemon process in closed loop and return the drive."""
     # The road is longer than the fastest car's drive.
     trial = make_trial(STANDARD, SEED, plan.frames * FRAME_S * FASTEST_MPS)
@@ -243,7 +248,7 @@ def _drive(plan: Plan, bus: str) -> Driven:
         begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
         drive = loop.drive(trial, plan.frames, watch)
         footage = Footage(trial, seen, plan.log, (begin_ns, time.monotonic_ns()))
-        return Driven(drive, scenes, loop.rate_hz, footage)
+        return FinishedDrive(drive, scenes, loop.rate_hz, footage)
 
 
 def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
@@ -288,7 +293,7 @@ def _line_of(simulation: Simulation) -> str:
     )
 
 
-def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, Any]:
+def _result(plan: Plan, driven: FinishedDrive, segments: Sequence[Path]) -> dict[str, Any]:
     """Read the logs, write the report, and return the result as plain data."""
     logs = [segment / "rlog.zst" for segment in segments]
     events = (event for one in logs for event in read_log(one))
@@ -300,7 +305,7 @@ def _result(plan: Plan, driven: Driven, segments: Sequence[Path]) -> dict[str, A
     errors = [line_errors_m(log.curves[one], true) for one, true in truth.items()]
     pooled = np.concatenate([np.zeros(0), *errors])
     line_error_m = round(float(pooled.mean()), 4) if pooled.size else None
-    asked = Asked(plan.model, plan.directory, plan.report)
+    asked = DemoPaths(plan.model, plan.directory, plan.report)
     write_demo_report(asked, driven, log, truth, line_error_m)
     times = log.execution_ms
     return {
@@ -336,7 +341,7 @@ def _of_drive(events: Iterator[Any], frame_ids: Container[int]) -> Iterator[Any]
         yield event
 
 
-def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None:
+def _print_result(plan: Plan, driven: FinishedDrive, result: Mapping[str, Any]) -> None:
     messages = result["messages"]
     print(f"\n{headline(driven.drive, result['line_error_mean_m'])}")
     counts = ", ".join(f"{count} {name}" for name, count in messages.items())

@@ -53,16 +53,16 @@ from tools.simulator.closed_loop.result import (
     Drive,
     OnDrive,
     Outcome,
+    drive_reporter,
     row_of,
     table_header,
     table_of,
-    telling,
 )
 from tools.simulator.closed_loop.run import (
     DaemonDrivers,
     Selection,
     drive_all,
-    drive_apart,
+    drive_in_processes,
     expert_drives,
     gate_names,
     judge_outcome,
@@ -155,8 +155,8 @@ def run(args: argparse.Namespace) -> int:
     selection = _selection(args)
     gates = parse_gates(args.gate, args.gates, gate_names(selection))
     _check(args, gates)
-    count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
-    with telling(count, args.lines, show=not args.quiet) as report:
+    count = len(selection.requests()) * (1 if args.fault is None else 1 + len(_faults(args)))
+    with drive_reporter(count, args.lines, show=not args.quiet) as report:
         if args.fault is not None:
             return _run_faults(args, selection, report)
         outcome = _drive(args, selection, report)
@@ -226,8 +226,8 @@ def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) ->
             "the daemon process", tuple(drives), facts | live_facts(options, drives, pace)
         )
     if args.workers > 1:
-        errands = selection.errands()
-        done, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+        requests = selection.requests()
+        done, device = drive_in_processes(requests, args.model, args.device, args.workers, on_drive)
         return Outcome("the model", tuple(done), facts | {"device": device, "live": False})
     with load_model(args.model, args.device) as model, _record(args.log) as record:
         drivers = DaemonDrivers(model.program, record=record)
@@ -282,8 +282,10 @@ def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDriv
     names = ["", *(fault.name for fault in _faults(args))]
     facts = {"seed": selection.seed, **_facts_of(args)}
     if args.workers > 1:
-        errands = [errand for name in names for errand in selection.errands(name or None)]
-        drives, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+        requests = [request for name in names for request in selection.requests(name or None)]
+        drives, device = drive_in_processes(
+            requests, args.model, args.device, args.workers, on_drive
+        )
     else:
         with load_model(args.model, args.device) as model:
             drives, device = [], model.device

@@ -1,1 +1,1 @@
-"""Drives played in real time: on the bus, for a daemon of ours or of somebody else."""
+"""Playback of drives in real time, for our own daemon processes or any other subscriber."""

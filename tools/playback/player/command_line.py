@@ -1,4 +1,4 @@
-"""The command line of playing: its options, and the report of what a player did."""
+"""The command-line options for playing a drive, and the player's report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tools.playback.player.outlet import ServiceFilter
 from tools.playback.player.player import MAX_SPEED, MIN_SPEED, PlayCounts, Played, PlayOptions
 
 NS_PER_MS: Final = 1e6
-# Beyond it a frame counts as late: a tenth of the period of 20 Hz.
+# A frame is late beyond this: a tenth of the period of 20 Hz.
 LATE_MS: Final = 5.0
 
 
 def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Declare how a drive is played; not given is None."""
+    """Declare the options for playing a drive; options that are not given are None."""
     parser.add_argument(
         "--speed",
         type=real("--speed", MIN_SPEED, MAX_SPEED),
@@ -45,10 +45,10 @@ def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup
 def play_options(
     args: argparse.Namespace, info: DriveInfo, *, loop: bool = False, now: bool = False
 ) -> PlayOptions:
-    """Return how to play a drive; `args.limit` is declared by the command.
+    """Return the options for playing a drive; the command must declare `args.limit`.
 
     Raises:
-        UsageError: a value is out of range, a service unknown, the start beyond the end.
+        UsageError: a value is out of range, a service is unknown, or the start is after the end.
     """
     speed = 1.0 if args.speed is None else args.speed
     start_s = 0.0 if args.start is None else args.start
@@ -69,7 +69,7 @@ def _names(lists: list[str] | None) -> frozenset[str]:
 
 
 def spread(values: NDArray[np.float64]) -> dict[str, float] | None:
-    """Return median, 99th percentile and maximum; None of nothing."""
+    """Return median, 99th percentile and maximum; None if there are no values."""
     if not values.size:
         return None
     p50, p99 = np.percentile(values, (50, 99))
@@ -81,9 +81,9 @@ def spread(values: NDArray[np.float64]) -> dict[str, float] | None:
 
 
 def play_report(counts: PlayCounts, played: list[Played]) -> dict[str, Any]:
-    """Return what `--json` tells of a player.
+    """Return the player's report for `--json`.
 
-    `played`: frames of the main camera.
+    `played`: the played frames of the main camera.
     """
     late_ms = np.array([one.late_ns for one in played], np.float64) / NS_PER_MS
     return {
@@ -99,7 +99,7 @@ def play_report(counts: PlayCounts, played: list[Played]) -> dict[str, Any]:
 
 
 def late_text(report: dict[str, Any]) -> str:
-    """Return the lateness of a report in one line."""
+    """Return the lateness in a report as one line of text."""
     late = report["late_ms"]
     if late is None:
         return "no frames"

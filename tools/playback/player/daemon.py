@@ -1,7 +1,7 @@
-"""The daemon for a drive that is played: the car and cameras that it needs to know, its command.
+"""Prepares a drive for a daemon: its car, its cameras, and the commands that start the daemon.
 
-A video says nothing about its car, and a daemon waits until it knows one. No device has the camera
-of a video, so a daemon learns its size and focal length from settings.
+A video has no information about its car, but a daemon waits until it knows one. A video's camera is
+not that of a known device either, so its size and focal length are passed as settings.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tools.service.options import addresses_of
 
 MODEL: Final = "driving.pkl"
 MONITORING: Final = "dmonitoring.pkl"
-# Options that the player and a daemon share, where neither has a default of its own.
+# Options that the player and a daemon share, without a default of their own.
 _SHARED: Final = ("stack", "port_hash", "bus_keys")
 _NO_OPTION: Final = {"--bus": "tcp://127.0.0.1", "--camera-server": "camerad"}
 
 
 def with_car(info: DriveInfo) -> DriveInfo:
-    """Return a drive that has a car: its own, else the one that `modeld run --demo` has."""
+    """Return the drive with a car: its own, or else the car of `modeld run --demo`."""
     if info.car_params is not None:
         return info
     event = new_event("carParams", mono_time_ns=START_NS, valid=True)
@@ -40,10 +40,10 @@ def with_car(info: DriveInfo) -> DriveInfo:
 
 
 def cameras_of(info: DriveInfo) -> DeviceCameras | None:
-    """Return the cameras that the daemon is told of; None where it looks them up itself.
+    """Return the cameras to pass to the daemon; None if it determines them itself.
 
-    Of a recording without the pictures of its device's wide camera that is the road camera alone:
-    the daemon would miss the other one.
+    If a recording lacks its device's wide camera, only the road camera is passed, because otherwise
+    the daemon would wait for the other one.
     """
     form = info.formats.get(ROAD_STREAM)
     if info.cameras is not None or form is None or WIDE_STREAM in info.formats:
@@ -58,7 +58,7 @@ def cameras_of(info: DriveInfo) -> DeviceCameras | None:
 
 
 def camera_options(info: DriveInfo) -> list[str]:
-    """Return the options of `modeld run` that say which cameras a drive was filmed with."""
+    """Return the options of `modeld run` that describe a drive's cameras."""
     return [word for setting in _camera_settings(cameras_of(info)) for word in ("--set", setting)]
 
 
@@ -76,7 +76,7 @@ def _camera_settings(cameras: DeviceCameras | None) -> Iterator[str]:
 def daemon_commands(args: argparse.Namespace, info: DriveInfo) -> list[str]:
     """Return the commands that start the daemons for a drive, one for each kind of camera.
 
-    `args`: of a command with `add_bus_arguments` and ``--camera-server``, that plays the drive.
+    `args`: arguments of a command with `add_bus_arguments` and ``--camera-server``.
     """
     addresses = addresses_of(args)
     given = {"--bus": addresses.publish, "--camera-server": args.camera_server}

@@ -1,4 +1,4 @@
-"""Keys pressed on a terminal, without waiting for the end of a line; the terminal is restored."""
+"""Reads single key presses from a terminal, and restores the terminal's settings afterwards."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import tty
 from typing import Any, Final
 
 ESCAPE: Final = "\x1b"
-# What terminals send for the arrows, in both of their modes.
+# The sequences that terminals send for arrow keys, in both of their modes.
 _ARROWS: Final = {"[D": "left", "[C": "right", "OD": "left", "OC": "right"}
 _READ_BYTES: Final = 64
 
 
 class Keys:
-    """Reads keys within a ``with`` block; does nothing where the descriptor is no terminal.
+    """Reads keys within a ``with`` block; does nothing if the descriptor is not a terminal.
 
-    Signals keep working: Ctrl-C interrupts. In the background the terminal is left alone, because
-    touching it would stop the process.
+    Signals such as Ctrl-C keep working. A process in the background leaves the terminal alone,
+    because accessing it would stop the process.
 
-    `descriptor`: of the terminal, 0 for stdin.
+    `descriptor`: file descriptor of the terminal, 0 for stdin.
     """
 
     def __init__(self, descriptor: int = 0) -> None:
@@ -38,20 +38,20 @@ class Keys:
         """Switch the terminal to single keys."""
         if os.isatty(self._descriptor) and _in_foreground(self._descriptor):
             saved = termios.tcgetattr(self._descriptor)
-            # Noted first: what is saved is restored even if the next call is interrupted.
+            # Saved first, so that the settings are restored even if the next call is interrupted.
             self._saved = saved
             tty.setcbreak(self._descriptor, termios.TCSADRAIN)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the terminal its settings back."""
+        """Restore the terminal's settings."""
         saved, self._saved = self._saved, None
         if saved is not None:
             with contextlib.suppress(termios.error, OSError):  # the terminal is gone
                 termios.tcsetattr(self._descriptor, termios.TCSADRAIN, saved)
 
     def read(self) -> list[str]:
-        """Return the keys pressed since the last call: characters, ``left``, ``right``."""
+        """Return the keys pressed since the last call: characters, ``left`` and ``right``."""
         if not self.is_active or not select.select([self._descriptor], [], [], 0)[0]:
             return []
         try:
@@ -59,7 +59,7 @@ class Keys:
         except OSError:
             data = b""
         if not data:
-            # The terminal is gone; reading on would find its end for ever.
+            # The terminal is gone; further reads would return end-of-file forever.
             self.__exit__(None, None, None)
             return []
         keys, self._pending = split_keys(self._pending + data.decode("ascii", "replace"))
@@ -67,7 +67,7 @@ class Keys:
 
 
 def split_keys(text: str) -> tuple[list[str], str]:
-    """Return the keys in what a terminal sent, and the beginning of one that is not complete."""
+    """Return the keys in a terminal's output, and an incomplete sequence at its end."""
     keys: list[str] = []
     while text:
         if text[0] != ESCAPE:
@@ -81,7 +81,7 @@ def split_keys(text: str) -> tuple[list[str], str]:
             keys.append(name)
             text = text[3:]
         else:
-            # Another key's sequence: up to its final letter, which would be taken for a key.
+            # Another key's sequence; skip it up to its final letter, which would look like a key.
             text = _after_sequence(text)
     return keys, ""
 

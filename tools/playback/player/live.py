@@ -1,10 +1,10 @@
-"""Live replay: daemon processes of our own, a drive played to it at its recorded pace, and a log.
+"""Live replay: plays a drive in real time to our own daemon processes, and writes a log.
 
-What deterministic replay does in one process is done here as in the car: frames in shared memory,
-messages over ZeroMQ, a daemon that does not know where they come from. The first frame is offered
-until the daemon has answered it, so that a drive is heard from its first frame on; a daemon that
-misses one later is a finding. The log has what was played and what the daemon said, the latter
-stamped with the time of the drive at which it was said. Reasons: docs/adr/0013-replay.md.
+Unlike the deterministic replay in one process, this works as in the car: frames in shared memory,
+messages over ZeroMQ, and a daemon that does not know their source. The first frame is offered until
+the daemon answers it, so that the daemon receives the whole drive. Any later frame without an
+answer is reported. The log has the played events and the daemon's outputs, which are stamped with
+the time of the drive at which they arrived. Reasons: docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations
@@ -45,55 +45,55 @@ from tools.playback.player.outlet import OPENED_FIRST, BusOutlet
 from tools.playback.player.player import Played, Player, PlayOptions
 from tools.playback.threads import punctual, read_yielding
 
-# Loading, and building kernels where the artifact has no binaries.
+# Includes loading, and building kernels if the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0
-# For the handshake of sockets whose other ends exist.
+# Time for the handshake of sockets whose peers exist.
 CONNECT_S: Final = 0.2
 LAST_ANSWER_S: Final = 2.0
-# The two messages that come after modelV2.
+# Time for the two messages that follow modelV2.
 LAST_MESSAGES_S: Final = 0.1
 _MAX_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """What is played to what."""
+    """The drive's playback and the models for one live replay."""
 
     model: Path  # driving artifact
-    log: Path  # event log to write
-    options: PlayOptions  # how the drive is played; never ends with `loop`
-    device: str | None = None  # as for ``modeld run``; None: the best
-    # Driver monitoring artifact for a second daemon; None: there is none.
+    log: Path  # path of the event log
+    options: PlayOptions  # playback options; `loop` must be false
+    device: str | None = None  # as for ``modeld run``; None for the best
+    # Driver monitoring artifact for a second daemon, or None.
     monitoring: Path | None = None
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """The services that the daemons make."""
+        """The services that the daemons publish."""
         return PUBLICATIONS if self.monitoring is None else (*PUBLICATIONS, MONITORING_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """What came of it."""
+    """The outcome of a live replay."""
 
-    outcome: Outcome  # as of any replay; `peak_rss_bytes` is the daemon's
-    jitter: Jitter  # how evenly it answered
-    playing: dict[str, Any]  # what the player says of itself, see `play_report`
-    # The same of driver monitoring and its camera; None: there was none.
+    outcome: Outcome  # as for any replay; `peak_rss_bytes` is the daemon's
+    jitter: Jitter  # how regularly the daemon answered
+    playing: dict[str, Any]  # the player's own report, see `play_report`
+    # The same for driver monitoring and its camera, or None.
     monitored: Jitter | None = None
 
 
 def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
-    """Play a drive to daemon processes of our own; the log is in its place when this returns.
+    """Play a drive to our own daemon processes; the log is complete when this returns.
 
     Raises:
-        UsageError: the services to play are the daemon's own.
-        ArtifactMismatchError: the artifact is not for the drive's cameras.
-        ProcessError: the daemon ended, or never answered.
-        PictureSizeError: its pictures change their size; the log has what precedes.
+        UsageError: the options request services that the daemons publish themselves.
+        ArtifactMismatchError: the artifact does not fit the drive's cameras.
+        ProcessError: a daemon ended, or never answered.
+        PictureSizeError: the pictures change their size; the log ends before the change.
         ToolError: the drive cannot be read to its end.
         RuntimeFault: the artifact is missing or damaged.
-        CerealError: the log cannot be written, or a ring or service is taken.
+        CerealError: the log cannot be written, or a ring or service is in use.
     """
     info, part = drive.info, FirstPart(drive)
     check_paths([job.model], job.monitoring, info)
@@ -127,7 +127,7 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         _play(player, listener, daemons)
         _await_answers(((listener.answers, played), (listener.monitored, watched)))
         wall_s = time.monotonic() - start_s
-        # The drive is over for those that listen before the daemon ends.
+        # Subscribers should receive the last messages before the daemon ends.
         time.sleep(LAST_MESSAGES_S)
         _stop(daemons)
         listener.check()
@@ -135,7 +135,8 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         if job.monitoring is not None:
             monitored = judge(watched, listener.monitored, job.options.speed)
             jitter = replace(jitter, table=replace(jitter.table, driver=monitored.table))
-        # Before the log gets its name, which it does now: a log is never without its table.
+        # Saved before the log gets its name at the end of this block, so a log always has its
+        # table.
         save_frames(frames_path(job.log), jitter.table)
     part.check()
     outcome = Outcome(
@@ -158,7 +159,7 @@ def _stop(daemons: Sequence[Child]) -> None:
 
 
 def _without_their_services(job: LiveJob) -> LiveJob:
-    """Return the job with all services played but for those that its daemons make."""
+    """Return the job with all services played except those that its daemons publish."""
     made = frozenset({*job.publications, *HEALTH_SERVICES.values()})
     services = replace(job.options.services, made=made)
     job = replace(job, options=replace(job.options, services=services))
@@ -172,7 +173,7 @@ def _without_their_services(job: LiveJob) -> LiveJob:
 
 
 def _daemons(job: LiveJob, info: DriveInfo, directory: Path, server: str) -> dict[str, list[str]]:
-    """Return the command line of each daemon, by its name."""
+    """Return the command line of each daemon, by name."""
     bus = f"ipc://{directory}"
     found = {"daemon": _daemon_arguments(job, info, directory, bus, server)}
     if job.monitoring is not None:
@@ -184,7 +185,7 @@ def _daemon_arguments(
     job: LiveJob, info: DriveInfo, directory: Path, bus: str, server: str
 ) -> list[str]:
     arguments = _common_arguments(job, job.model, bus, server)
-    # The drive's own car comes on the bus; that of a stack on this machine is another one.
+    # The drive's car comes over the bus; stored parameters on this machine are of another car.
     arguments += ["--params", str(directory)]
     if info.car_params is None:
         arguments.append("--demo")
@@ -197,10 +198,10 @@ def _common_arguments(job: LiveJob, model: Path, bus: str, server: str) -> list[
 
 
 def _await_services(daemons: Sequence[Child], sockets: Sequence[Path]) -> None:
-    """Wait until the daemons publish: who subscribes later is connected in no time.
+    """Wait until the daemons publish, because later subscribers connect immediately.
 
-    A subscriber that was there first would look for its publisher every half second only, and
-    miss the answer to the first frame.
+    An earlier subscriber would look for its publisher only every half second, and miss the answer
+    to the first frame.
     """
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not all(socket.exists() for socket in sockets):
@@ -215,6 +216,7 @@ def _await_services(daemons: Sequence[Child], sockets: Sequence[Path]) -> None:
 
 
 def _play(player: Player, listener: Listener, daemons: Sequence[Child]) -> None:
+    """Play the drive, and raise ProcessError if a daemon ends or never answers."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
 
     def attend(_: Player) -> None:
@@ -233,7 +235,7 @@ def _play(player: Player, listener: Listener, daemons: Sequence[Child]) -> None:
 
 
 def _await_answers(pairs: Sequence[tuple[list[Answer], list[Played]]]) -> None:
-    """Wait until the last frame of each camera is answered, or should have been."""
+    """Wait until the last frame of each camera is answered, or until LAST_ANSWER_S have passed."""
     deadline_s = time.monotonic() + LAST_ANSWER_S
     for answers, played in pairs:
         last = {one.frame_id for one in played[-1:]}
@@ -242,7 +244,7 @@ def _await_answers(pairs: Sequence[tuple[list[Answer], list[Played]]]) -> None:
 
 
 def live_report(result: LiveOutcome) -> dict[str, Any]:
-    """Return what `--json` tells beside what it tells of any replay."""
+    """Return the part of the report for `--json` that only live replay has."""
     report = _jitter_report(result.jitter) | {"playing": result.playing}
     if result.monitored is not None:
         report["monitoring"] = _jitter_report(result.monitored)
@@ -264,13 +266,13 @@ def _jitter_report(jitter: Jitter) -> dict[str, Any]:
 
 
 def live_lines(result: LiveOutcome) -> list[str]:
-    """Return the same as lines of text."""
+    """Return the same report as lines of text."""
     report = live_report(result)
     frames = count_text(report["frames"], "frame")
     lines = [f"live: {report['answered']} of {frames} answered; {late_text(result.playing)}"]
     for name, key in (
-        ("modelV2 intervals off the recorded ones by", "interval_deviation_ms"),
-        ("frame to modelV2", "latency_ms"),
+        ("deviation of modelV2 intervals from the recording", "interval_deviation_ms"),
+        ("latency from frame to modelV2", "latency_ms"),
     ):
         found = report[key]
         if found is not None:
@@ -284,7 +286,7 @@ def live_lines(result: LiveOutcome) -> list[str]:
 
 
 def answer_problems(result: LiveOutcome) -> list[str]:
-    """Return what is wrong, one line each: frames that were not answered exactly once."""
+    """Return one line for each problem: frames that were not answered exactly once."""
     problems = []
     for name, jitter in ((MODEL_SERVICE, result.jitter), (MONITORING_SERVICE, result.monitored)):
         if jitter is None:

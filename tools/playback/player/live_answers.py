@@ -1,8 +1,8 @@
-"""The answers of a live daemon: heard, logged, and judged by how evenly they came.
+"""Receives, logs and evaluates the answers of a live daemon.
 
-A thread that does nothing else stamps arrivals. Compressing the log takes milliseconds at a time,
-so it is done by a thread of low priority that is fed through a queue. A steady daemon answers every
-frame once, in the rhythm of the recording.
+One thread only receives messages and stamps their arrival. Compressing the log takes milliseconds
+at a time, so another thread of low priority does it, fed through a queue. A daemon that works well
+answers every frame once, at the same intervals as the recorded frames.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A modelV2 or driverStateV2 that arrived."""
+    """A modelV2 or driverStateV2 message that arrived."""
 
-    frame_id: int  # of the camera that sets its daemon's pace
+    frame_id: int  # frame id of the daemon's main camera
     arrived_ns: int  # on this machine's monotonic clock
-    execution_s: float  # of the model
-    drop_percent: float  # ``frameDropPerc``; 0 of driverStateV2
-    valid: bool  # as marked
+    execution_s: float  # execution time of the model
+    drop_percent: float  # ``frameDropPerc``; 0 for driverStateV2
+    valid: bool  # whether the message was marked valid
 
 
 class LiveLog:
-    """Writes events to a log in the order in which they are given; stamps them anew if asked.
+    """Writes events to a log in the given order, optionally with new stamps.
 
-    A context: when it ends by an exception, no log is left.
+    It is a context manager. If the block ends with an exception, no log is left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,10 +59,10 @@ class LiveLog:
         self._thread = threading.Thread(target=self._run, name="live log", daemon=True)
 
     def write(self, data: bytes, mono_time_ns: int | None = None) -> None:
-        """Append an event; with `mono_time_ns` in place of its stamp.
+        """Append an event; `mono_time_ns` replaces its stamp if given.
 
         Raises:
-            CerealError: an earlier one could not be written.
+            CerealError: an earlier event could not be written.
         """
         if self._error is not None:
             raise self._error
@@ -97,11 +97,11 @@ class LiveLog:
 
 
 class Listener:
-    """Follows services of a bus in a thread. A context.
+    """Receives services of a bus in a thread. It is a context manager.
 
-    `transport`: the bus; sockets of it are made and used here only. `services`: which; ``modelV2``
-    among them. `clock`: stamps arrivals. `take`: called in the thread with every message as it was
-    received.
+    `transport`: the bus; its sockets are created and used only here. `services`: names of the
+    services, including ``modelV2``. `clock`: stamps arrivals. `take`: called in the thread with
+    every message and its stamp.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Listener:
         clock: Clock,
         take: Callable[[bytes, int], None],
     ) -> None:
-        self.answers: list[Answer] = []  # modelV2 so far, in order of arrival; grows
-        self.monitored: list[Answer] = []  # likewise driverStateV2
+        self.answers: list[Answer] = []  # modelV2 so far, in order of arrival
+        self.monitored: list[Answer] = []  # the same for driverStateV2
         self._kept = {MODEL_SERVICE: self.answers, MONITORING_SERVICE: self.monitored}
         self._transport, self._clock, self._take = transport, clock, take
         self._subscribers = {name: transport.subscriber(name) for name in services}
@@ -121,16 +121,16 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="live listener", daemon=True)
 
     def check(self) -> None:
-        """Raise what ended the thread early.
+        """Raise the error that ended the thread early, if any.
 
         Raises:
-            CerealError: it ended.
+            CerealError: the error of the thread.
         """
         if self._error is not None:
             raise self._error
 
     def has_answered(self, frame_id: int | None = None) -> bool:
-        """Tell whether an answer arrived: about that frame, or any, at the end or before it."""
+        """Return whether a recent answer is about a frame; with None, whether any has arrived."""
         answers = self.answers
         if frame_id is None:
             return bool(answers)
@@ -178,25 +178,25 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """What was heard of the frames that were played."""
+    """The regularity of the answers to the played frames."""
 
-    table: FrameTable  # one row for each frame played
-    # (n,) int64 ids of frames without a modelV2, but for frames that follow frames missing in the
-    # recording, for which a model may have none, as in the car.
+    table: FrameTable  # one row for each played frame
+    # (n,) int64 ids of frames without a modelV2, except after frames missing in the recording,
+    # where a model may not answer, as in the car.
     unanswered: NDArray[np.int64]
     repeated: NDArray[np.int64]  # (n,) int64 ids of frames with more than one
-    # (n,) distance between the interval in which two modelV2 arrived and the recorded interval of
-    # their frames at the speed of playing; frames that follow each other only, and not the first,
-    # which is offered until it is answered.
+    # (n,) difference between the interval of two modelV2 arrivals and the recorded interval of
+    # their frames, scaled by the speed. Only for consecutive frames, and not for the first, which
+    # is offered until it is answered.
     deviation_ms: Floats
-    latency_ms: Floats  # (n,) from handing over a frame to the arrival of its modelV2
+    latency_ms: Floats  # (n,) from publishing a frame to the arrival of its modelV2
     drop_percent: float  # largest ``frameDropPerc``
 
 
 def judge(played: Sequence[Played], answers: Sequence[Answer], speed: float) -> Jitter:
-    """Compare what was played with what was heard.
+    """Compare the played frames with the received answers.
 
-    `played`: frames of the main camera in order; ids are distinct. `answers`: in order of arrival.
+    `played`: frames of the main camera in order, with distinct ids. `answers`: in order of arrival.
     `speed`: seconds of the drive per second.
     """
     counts = Counter(one.frame_id for one in answers)

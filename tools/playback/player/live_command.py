@@ -1,4 +1,4 @@
-"""``modeld replay --live``: its options, and what it prints."""
+"""The ``--live`` mode of ``modeld replay``: its options and its output."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of live replay."""
     group = parser.add_argument_group(
         "live replay",
-        "With --live a daemon process of its own is driven at the recorded pace over real shared "
-        "memory and a real bus. The log holds what was played and what the daemon said, stamped "
-        "with the time of the drive; how evenly modelV2 came is printed beside it. A frame "
-        "without an answer is an error, exit code 1. One drive, one model.",
+        "With --live the drive is played in real time to a separate daemon process, over real "
+        "shared memory and a real bus. The log has the played messages and the daemon's outputs, "
+        "stamped with the time of the drive. How regularly modelV2 arrived is printed as well. A "
+        "frame without an answer is an error (exit code 1). One drive and one model only.",
     )
-    group.add_argument("--live", action="store_true", help="at the recorded pace, as in the car")
+    group.add_argument("--live", action="store_true", help="play in real time, as in the car")
     add_play_arguments(group)
 
 
 def check_not_live(args: argparse.Namespace) -> None:
-    """Refuse options of live replay without it.
+    """Reject options of live replay if ``--live`` is not given.
 
     Raises:
-        UsageError: one was given.
+        UsageError: such an option was given.
     """
     refuse(vars(args), [(_ONLY_LIVE, "expected with --live only; a replay has no pace")])
 
 
 def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
-    """Replay one drive live; return 0, or 1 when a frame has no answer or a value is not finite.
+    """Replay one drive live; return 0, or 1 if a frame has no answer or a value is not finite.
 
-    `args`: of ``modeld replay``. `options`: how it is opened.
+    `args`: arguments of ``modeld replay``. `text`: the drive. `options`: options for opening it.
 
     Raises:
-        UsageError: an option that live replay does not have.
+        UsageError: an option is not supported by live replay.
     """
     if args.report is not None:
         raise UsageError("--report: expected without --live, found both; replay the drive as it is")

@@ -1,4 +1,7 @@
-"""The outlet of a player: services on the bus, frames into shared memory."""
+"""The outputs of a player: messages to services on the bus, and frames to shared memory.
+
+`ServiceFilter` selects the services of a drive that are played. `BusOutlet` sends them.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,25 @@ from modeld.bus import DAEMON_SERVICES
 from modeld.vehicle.inputs import SUBSCRIPTIONS
 from tools.errors import DriveError, ToolError, UsageError
 
-# Without them nobody can make sense of the rest; no filter takes them away.
+# Other messages cannot be interpreted without these, so no filter blocks them.
 ALWAYS_PLAYED: Final = frozenset({"initData", "carParams"})
-# What the daemons that listen publish themselves: a service has one publisher.
+# Services that a listening daemon publishes itself. A service has a single publisher.
 BLOCKED_BY_DEFAULT: Final = frozenset(DAEMON_SERVICES)
-# Opened before anything is sent: who subscribed earlier needs up to half a second to connect.
+# Opened before anything is sent: an early subscriber needs up to half a second to connect.
 OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "initData")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFilter:
-    """Which services of a drive are played."""
+    """Selects the services of a drive that are played."""
 
-    allow: frozenset[str] = frozenset()  # only these; empty: all
-    block: frozenset[str] = frozenset()  # not these
-    # By who listens: not these, unless they are allowed by name.
+    allow: frozenset[str] = frozenset()  # play only these; empty for all
+    block: frozenset[str] = frozenset()  # do not play these
+    # Services that listening daemons publish; they are played only if named in `allow`.
     made: frozenset[str] = BLOCKED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        """Refuse unknown names with UsageError."""
+        """Reject unknown names with UsageError."""
         known = {*SERVICES, *log.Event.schema.union_fields}
         for option, names in (("--allow", self.allow), ("--block", self.block)):
             unknown = sorted(names - known)
@@ -48,7 +51,7 @@ class ServiceFilter:
                 )
 
     def passes(self, service: str) -> bool:
-        """Tell whether messages of `service` are played; an Event member or its service."""
+        """Return whether messages of `service`, an Event member or its service, are played."""
         names = {service, topic_of(service)}
         if names & ALWAYS_PLAYED:
             return True
@@ -64,31 +67,31 @@ def topic_of(member: str) -> str:
 
 
 class Outlet(Protocol):
-    """What a player needs of the world."""
+    """The interface that a player sends through."""
 
     def send(self, service: str, data: bytes) -> None:
         """Send one message."""
         ...
 
     def fill(self, stream: str, frame: Frame) -> None:
-        """Copy a frame to where it will be published from."""
+        """Copy a frame into the buffer that will be published next."""
         ...
 
     def publish(self, stream: str, frame_id: int, sof_ns: int, eof_ns: int) -> None:
-        """Hand over the frame filled last."""
+        """Publish the frame that was filled last."""
         ...
 
 
 class BusOutlet:
-    """The real bus and real cameras.
+    """Sends to a real bus and real frame rings.
 
-    `transport`: the bus; stays the caller's. `server`: address of the cameras, as of
-    `camera_server`. `formats`: layout of the frames by stream. `first`: services to open now;
-    others are opened with their first message. `stack`: whose readers come by VisionIPC. `prefix`:
-    OPENPILOT_PREFIX, for VisionIPC. `directory`: where rings lie.
+    `transport`: the bus, which the caller closes. `server`: address of the cameras, as for
+    `camera_server`. `formats`: frame layout of each stream. `first`: services to open immediately;
+    others are opened with their first message. `stack`: the software whose readers use VisionIPC.
+    `prefix`: OPENPILOT_PREFIX, for VisionIPC. `directory`: directory of the frame rings.
 
     Raises:
-        FrameError: the address is none, a stream has another writer, or memory is short.
+        FrameError: the address is invalid, a stream has another writer, or memory is short.
         ToolError: a service has another publisher.
     """
 
@@ -118,7 +121,7 @@ class BusOutlet:
             raise
 
     def send(self, service: str, data: bytes) -> None:
-        """Send one message; `service` may be the Event member that it holds.
+        """Send one message; `service` can be the Event member that it holds.
 
         Raises:
             ToolError: the service has another publisher.
@@ -129,23 +132,24 @@ class BusOutlet:
         """Copy a frame into the next buffer of its camera.
 
         Raises:
-            DriveError: the drive did not announce the stream, or with another layout.
+            DriveError: the drive did not announce the stream, or announced another layout.
         """
         camera = self._cameras.get(stream)
         if camera is None or camera.format != frame.format:
             announced = "no such stream" if camera is None else str(camera.format)
             raise DriveError(
                 f"frame {frame.frame_id} of {stream}: expected {announced}, as the drive announced,"
-                f" found {frame.format}; the camera changed within the drive: play its parts"
+                f" found {frame.format}; the camera changed within the drive: play its segments "
+                "separately"
             )
         camera.next_buffer()[:] = frame.data
 
     def publish(self, stream: str, frame_id: int, sof_ns: int, eof_ns: int) -> None:
-        """Hand the frame filled last to the readers."""
+        """Publish the frame that was filled last."""
         self._cameras[stream].publish(frame_id, sof_ns, eof_ns)
 
     def close(self) -> None:
-        """End the cameras, give up the services."""
+        """Close the cameras and the services."""
         self._opened.close()
         for publisher in self._publishers.values():
             with contextlib.suppress(TransportError):

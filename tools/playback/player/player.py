@@ -1,9 +1,11 @@
-"""Plays a drive at its recorded pace: messages and frames at their moments on a clock.
+"""Plays a drive in real time: sends messages and frames at their recorded times.
 
-A frame is handed over immediately before the camera state that announces it, as in the car, and an
-extra camera's frame before the road camera's. Everything is due at an absolute time; what is late
-is sent at once, and frames after a late one keep a distance, because a burst of frames would make a
-daemon drop some that no camera dropped. Pauses, seeks and loops: docs/adr/0013-replay.md.
+A drive is read moment by moment: one main-camera frame with the messages since the previous one.
+A frame is published immediately before the camera state that announces it, as in the car, and an
+extra camera's frame before the road camera's. Every event is due at an absolute time. Late events
+are sent immediately. Frames after a late one keep a minimum distance, because a burst of frames
+would make a daemon drop frames that no camera dropped. Pauses, seeks and loops are described in
+docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations
@@ -35,20 +37,20 @@ logger = logging.getLogger(__name__)
 NS_PER_S: Final = 1_000_000_000
 MIN_SPEED: Final = 0.1
 MAX_SPEED: Final = 10.0
-# Longer silences of a recording are skipped.
+# Longer gaps in a recording are skipped.
 MAX_GAP_NS: Final = NS_PER_S
-# Frames that follow a late one come at least this share of their recorded interval apart.
+# The minimum interval of frames after a late one, as a share of their recorded interval.
 MIN_INTERVAL: Final = 0.8
-# How often, at least and while there is time for it, the caller is asked what to do.
+# Interval of calls of `attend`, and the time until the next event that a call requires.
 ATTEND_NS: Final = 50_000_000
 ATTEND_ROOM_NS: Final = 2_000_000
-# A daemon that starts later must not wait for the recording's next carParams, every 50 s.
+# A daemon that starts later must not wait for the next recorded carParams, which come every 50 s.
 CAR_PARAMS_NS: Final = NS_PER_S
-# How often the first frame is offered until somebody answers: more than a slow model takes, so
-# that a frame is never offered again while it is being worked on.
+# Interval of offers of the first frame until it is answered. A slow model needs less, so a frame is
+# never offered again during its processing.
 OFFER_NS: Final = 250_000_000
-# Messages go by sockets, frames by memory: so much earlier they are there when a frame wakes the
-# daemon. Of the first frame; later ones follow messages that came at their own moments.
+# Messages travel over sockets and frames through memory. Messages sent this much earlier arrive
+# before the first frame wakes the daemon. Later frames follow messages with their own times.
 AHEAD_NS: Final = 20_000_000
 
 Read = Callable[[int], AbstractContextManager[Iterator[Moment]]]
@@ -56,68 +58,68 @@ Read = Callable[[int], AbstractContextManager[Iterator[Moment]]]
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """How a drive is played."""
+    """Options for playing a drive."""
 
     # Seconds of the drive per second of the clock, ``MIN_SPEED`` to ``MAX_SPEED``.
     speed: float = 1.0
-    first: int = 0  # number of the first moment; loops begin there again
-    loop: bool = False  # begin again at the end
-    limit: int | None = None  # stop after that many frames of the main camera; None: at the end
-    services: ServiceFilter = field(default_factory=ServiceFilter)  # which are played
-    now: bool = False  # stamps begin at the clock's time instead of the recording's
+    first: int = 0  # number of the first moment; loops restart there
+    loop: bool = False  # whether to restart at the end
+    limit: int | None = None  # number of frames of the main camera to play; None for all
+    services: ServiceFilter = field(default_factory=ServiceFilter)  # the services to play
+    now: bool = False  # whether stamps start at the clock's time instead of the recording's
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A frame of the main camera that was handed over."""
+    """A published frame of the main camera or the driver camera."""
 
     moment: int  # index of its moment
-    frame_id: int  # as it was published
-    eof_ns: int  # end of its exposure as it was published
-    clock_ns: int  # when
-    late_ns: int  # how long after it was due; 0 where it was sent on time
-    # The frame before it is the one before it in the drive, and no gap between them was skipped:
-    # the recorded interval holds.
+    frame_id: int  # as published
+    eof_ns: int  # end of exposure, as published
+    clock_ns: int  # time of publication
+    late_ns: int  # lateness; 0 if it was on time
+    # Whether the previous frame also precedes it in the drive and no gap between them was skipped,
+    # so that the recorded interval applies.
     continues: bool
 
 
 @dataclass(slots=True)
 class PlayCounts:
-    """What was played so far."""
+    """Counts of what was played so far."""
 
     frames: dict[str, int] = field(default_factory=dict)  # frames by stream
-    # Messages by service, as recorded; carParams sent in between do not count.
+    # Messages by service, as recorded; repeated carParams are not counted.
     messages: dict[str, int] = field(default_factory=dict)
-    slipped_ns: int = 0  # how much later everything is because frames were late
-    gaps: int = 0  # silences that were skipped
-    jumps: int = 0  # seeks and loops
+    slipped_ns: int = 0  # total delay because frames were late
+    gaps: int = 0  # number of skipped gaps
+    jumps: int = 0  # number of seeks and loops
 
 
 class Player:
     """Plays one drive.
 
-    The attributes may be read, and the methods but `run` called, from `attend` (see `run`).
+    `attend` (see `run`) may read the attributes and call all methods except `run`.
 
-    `read`: opens an iterator of its moments from a number on, as ``prefetch`` does. `clock`: paces.
-    `options`: how.
+    `read`: opens an iterator over the drive's moments from a number on, as ``prefetch`` does.
+    `clock`: sets the pace.
     """
 
     def __init__(
         self, info: DriveInfo, read: Read, outlet: Outlet, clock: Clock, options: PlayOptions
     ) -> None:
-        self.info = info  # of the drive
-        self.position = options.first  # index of the moment that is played
-        self.is_paused = False  # nothing is sent
+        self.info = info
+        self.position = options.first  # index of the current moment
+        self.is_paused = False  # while true, nothing is sent
         self.speed = options.speed  # seconds of the drive per second
-        self.counts = PlayCounts()  # what was played
-        self.timeline = Timeline(options.speed)  # played time to clock
+        self.counts = PlayCounts()
+        self.timeline = Timeline(options.speed)  # maps played time to the clock
         # Called after each frame of the main camera.
         self.on_frame: Callable[[Played], None] = lambda _: None
-        # Called after each frame of the driver camera beside it.
+        # Called after each frame of the driver camera, if it is not the main camera.
         self.on_driver_frame: Callable[[Played], None] = lambda _: None
-        # Called with each message that was sent, as it was recorded.
+        # Called with each sent message, as recorded.
         self.on_message: Callable[[bytes], None] = lambda _: None
-        # If set, the first frame is offered again until this returns true.
+        # If set, the first frame is offered repeatedly until this returns true.
         self.is_answered: Callable[[], bool] | None = None
         self._read, self._outlet, self._clock, self._options = read, outlet, clock, options
         self._main = main_stream(info)
@@ -128,7 +130,7 @@ class Player:
         self._seek_to: int | None = None
         self._previous_ns: int | None = None
         self._continues = False
-        # Of the last frame of each stream: when it was sent, and its played time.
+        # For each stream, the clock time and the played time of the last frame.
         self._sent: dict[str, tuple[int, int]] = {}
         self._car_params_ns: int | None = None
         self._newest: dict[str, bytes] = {}
@@ -136,19 +138,19 @@ class Player:
 
     @property
     def position_s(self) -> float:
-        """Seconds from the start of the drive, by the rate of its main camera."""
+        """The position in seconds from the start of the drive, by the rate of its main camera."""
         return self.position / self.info.rate_hz
 
     def pause(self) -> None:
-        """Send nothing from now on."""
+        """Stop sending until `resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Go on where it was paused."""
+        """Continue after a pause."""
         self.is_paused = False
 
     def seek(self, delta_s: float) -> None:
-        """Go on `delta_s` seconds of the drive later (negative: earlier), within its bounds."""
+        """Jump by `delta_s` seconds of the drive, forward or backward, within its bounds."""
         origin = self.position if self._seek_to is None else self._seek_to
         target = max(0, origin + round(delta_s * self.info.rate_hz))
         if self.info.moments is not None:
@@ -156,17 +158,17 @@ class Player:
         self._seek_to = target
 
     def stop(self) -> None:
-        """End `run` soon."""
+        """Make `run` return soon."""
         self._stop.set()
 
     def run(self, stop: threading.Event, attend: Callable[[Player], None] = lambda _: None) -> None:
         """Play until the end, the limit, or a stop.
 
-        `stop`: ends it, noticed within ``ATTEND_NS``. `attend`: called between events, about every
-        ``ATTEND_NS``; should take under a millisecond.
+        `stop`: event that ends playing within ``ATTEND_NS``. `attend`: called between events, about
+        every ``ATTEND_NS``; it should take less than a millisecond.
 
         Raises:
-            ToolError: the drive cannot be read on; the outlet cannot send.
+            ToolError: the drive cannot be read further, or the outlet cannot send.
         """
         self._stop, self._attend = stop, attend
         first = self._options.first
@@ -184,7 +186,7 @@ class Player:
                 and not self._is_done()
                 and (self._main_frames > before or first != self._options.first)
             ):
-                # A pass from the start without a frame would be repeated for ever.
+                # A pass from the start without a frame would otherwise repeat forever.
                 first = self._options.first
             else:
                 return
@@ -195,6 +197,7 @@ class Player:
         return self._options.limit is not None and self._main_frames >= self._options.limit
 
     def _play(self, moment: Moment) -> None:
+        """Send the events of a moment, each when it is due."""
         self.position = moment.index
         events = events_of(moment)
         if not events:
@@ -208,7 +211,7 @@ class Player:
         is_filled = False
         for event in events:
             if event.frame is not None and not is_filled:
-                # All cameras at once and while there is time, so that handing over takes none.
+                # Fill all cameras together while there is time, so that publishing is fast.
                 is_filled = True
                 for stream, frame in moment.frames.items():
                     self._outlet.fill(stream, frame)
@@ -216,7 +219,7 @@ class Player:
                 return
 
     def _begin(self, moment: Moment, first_ns: int) -> None:
-        """Make the first event of the drive, or after a jump, due now."""
+        """Make the first event of the drive, or the first after a jump, due now."""
         if self._options.now and self._previous_ns is None:
             self._stamps.offset = Offset(self._clock.now_ns() - first_ns)
         self._stamps.jump(moment, first_ns)
@@ -226,7 +229,7 @@ class Player:
         self._previous_ns = played_ns
 
     def _play_event(self, event: Event) -> bool:
-        """Wait for an event and send it; False when something else is to be done instead."""
+        """Wait for an event and send it; return False if playing was stopped or moved elsewhere."""
         played_ns = event.time_ns + self._stamps.offset.time_ns
         self._skip_gap(played_ns)
         if event.frame is None:
@@ -244,10 +247,11 @@ class Player:
         return True
 
     def _skip_gap(self, played_ns: int) -> None:
+        """Shorten a long gap before an event to one frame period."""
         previous_ns = self._previous_ns
         assert previous_ns is not None
         if played_ns - previous_ns > MAX_GAP_NS:
-            # The silence lasts one period: enough to be seen, and frames stay apart.
+            # The gap becomes one period, which is visible and keeps frames apart.
             due_ns = self.timeline.due_ns(previous_ns + self._stamps.period_ns)
             self.timeline.set(played_ns, max(due_ns, self._clock.now_ns()))
             skipped_ns = played_ns - previous_ns - self._stamps.period_ns
@@ -257,6 +261,7 @@ class Player:
         self._previous_ns = max(previous_ns, played_ns)
 
     def _keep_distance(self, stream: str, played_ns: int) -> None:
+        """Delay everything if a frame would follow the previous one too closely."""
         sent = self._sent.get(stream)
         if sent is None:
             return
@@ -269,7 +274,7 @@ class Player:
             self.counts.slipped_ns += slip_ns
 
     def _wait_until_due(self, played_ns: int) -> bool:
-        """Sleep, attending in between; False when stopped or sent elsewhere."""
+        """Sleep until an event is due, attending meanwhile; return False after a stop or seek."""
         clock = self._clock
         while not self._stop.is_set() and self._seek_to is None:
             now_ns = clock.now_ns()
@@ -290,6 +295,7 @@ class Player:
         return False
 
     def _send(self, message: Message) -> None:
+        """Send a message with its stamps shifted, unless its service is blocked."""
         service = message.service
         if not self._options.services.passes(service):
             return
@@ -298,7 +304,7 @@ class Player:
         if message.migrated is not None:
             data = moved(message._replace(data=message.migrated), offset)
         if recorded is None or data is None:
-            logger.warning("left out a damaged %s at %d ns", service, message.mono_time_ns)
+            logger.warning("skipped a damaged %s at %d ns", service, message.mono_time_ns)
             return
         self._outlet.send(service, data)
         counts = self.counts.messages
@@ -308,38 +314,39 @@ class Player:
             self._newest[service] = data
 
     def _publish(self, stream: str, frame: Frame, played_ns: int) -> None:
+        """Publish a filled frame and report it."""
         offset = self._stamps.offset
         frame_id = frame.frame_id + offset.frame_id
         eof_ns = frame.timestamp_eof_ns + offset.time_ns
-        # Before: whoever this wakes may take our processor at once.
+        # Taken before publishing, because a woken process can take over our processor.
         now_ns = self._clock.now_ns()
         self._outlet.publish(stream, frame_id, frame.timestamp_sof_ns + offset.time_ns, eof_ns)
         self._sent[stream] = (now_ns, played_ns)
         self.counts.frames[stream] = self.counts.frames.get(stream, 0) + 1
         late_ns = max(0, now_ns - self.timeline.due_ns(played_ns))
-        told = Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
+        played = Played(self.position, frame_id, eof_ns, now_ns, late_ns, continues=self._continues)
         if stream == self._main:
             self._stamps.note_frame(frame)
             self._main_frames += 1
-            self.on_frame(told)
+            self.on_frame(played)
             self._continues = True
         elif stream == DRIVER_STREAM:
-            self.on_driver_frame(told)
+            self.on_driver_frame(played)
 
     def _offer(self, events: list[Event]) -> None:
-        """Play the first moment with a frame again and again until it is answered.
+        """Play the first moment with a frame repeatedly until it is answered.
 
-        Who listens may not be there yet, and a subscriber needs time to connect: each time the
-        newest message of each service comes before the frames. A daemon takes a frame once only,
-        because those that follow it have its stamps.
+        Listeners may not be running yet, and subscribers need time to connect. Each time, the
+        newest message of each service is sent before the frames. A daemon processes the frame only
+        once, because repeated frames have the same stamps.
         """
         assert self.is_answered is not None
         self._previous_ns = events[-1].time_ns
         for event in events:
             if event.message is not None:
                 self._send(event.message)
-        # Extra cameras first, as their events come. The driver camera's frame is not theirs: its
-        # daemon would answer each time.
+        # Extra cameras come first, as in the events. The driver camera's frame is sent only once,
+        # because its daemon would answer each repetition.
         shown = [event.frame for event in events if event.frame is not None]
         frames = [(stream, frame) for stream, frame in shown if stream != DRIVER_STREAM]
         for stream, frame in shown:
@@ -354,8 +361,8 @@ class Player:
             self._clock.sleep_until_ns(self._clock.now_ns() + AHEAD_NS)
             for stream, frame in frames:
                 self._outlet.fill(stream, frame)
-            # What is answered from now on is about this time of the drive. Before the frames are
-            # there, as whoever they wake may take our processor, and answer, at once.
+            # Answers from now on belong to this time of the drive. It is set before publishing,
+            # because a woken process can take over our processor and answer at once.
             self.timeline.set(events[-1].time_ns, self._clock.now_ns())
             for stream, frame in frames:
                 self._outlet.publish(

@@ -1,10 +1,10 @@
-"""Stamps and frame ids that go on after a jump, as if the drive had never been interrupted.
+"""Adjusts stamps and frame ids after a jump, so that the drive seems uninterrupted.
 
-Up to the first jump everything is as it was recorded, byte by byte. A loop or a seek would make
-ids and stamps jump: back, and the daemon would pair no frames until the old time is reached
-again; forth, and it would count the frames in between as dropped. So from then on both are
-moved by an offset: the frame after the jump has the id after the last one, and starts one period
-after it. Reasons: docs/adr/0013-replay.md.
+Until the first jump, everything is sent as recorded, byte by byte. A loop or a seek would make ids
+and stamps jump. After a backward jump, the daemon would pair no frames until the old time is
+reached again. After a forward jump, it would count the skipped frames as dropped. So from then on
+both are shifted by an offset: the first frame after a jump has the next id, and starts one period
+after the last frame. Reasons: docs/adr/0013-replay.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tools.messages.event_bytes import write_field, write_stamp
 _IDS: Final = ("frameId", "frameIdExtra")
 _TIMES: Final = ("timestampSof", "timestampEof")
 _FRAME: Final = ("frameId", *_TIMES)
-# Which fields of which Event members name frames and their times; the rest have their log stamp.
+# Fields with frame ids and times, by Event member. Other members have only their log stamp.
 STAMPED_FIELDS: Final = {
     "roadCameraState": _FRAME,
     "wideRoadCameraState": _FRAME,
@@ -37,13 +37,14 @@ STAMPED_FIELDS: Final = {
     "driverStateV2": ("frameId",),
 }
 _ID_MODULUS: Final = 1 << 32
-# What is so much later than the frames is of a damaged clock: no pass goes on from there.
+# Messages that are later than the frames by more than this come from a damaged clock, so their
+# stamps are not continued.
 _FURTHEST_NS: Final = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What is added to stamps and ids of the recording."""
+    """The offset that is added to recorded stamps and frame ids."""
 
     time_ns: int = 0
     frame_id: int = 0
@@ -55,13 +56,12 @@ class Offset:
 
 
 def moved(message: Message, offset: Offset) -> bytes | None:
-    """Return the message's bytes with its stamps and frame ids moved.
+    """Return the message's bytes with shifted stamps and frame ids.
 
-    A message whose member our schema does not know, or that is damaged inside, is moved in its
-    log stamp only. Nothing is copied by a builder: that ends the process where a message is
-    damaged.
+    If the member is unknown to our schema or damaged, only the log stamp is shifted. The message is
+    not copied with a builder, because that ends the process if a message is damaged.
 
-    The result is None where not even the log stamp can be written.
+    Returns None if the log stamp cannot be written either.
     """
     if offset.is_zero:
         return message.data
@@ -77,7 +77,7 @@ def moved(message: Message, offset: Offset) -> bytes | None:
         value = getattr(inner, name)
         if name in _IDS:
             value = (value + offset.frame_id) % _ID_MODULUS
-        elif value:  # 0 is a stamp that was not set
+        elif value:  # 0 means that the stamp is not set
             value = max(0, value + offset.time_ns)
         data = write_field(data, message.service, name, value) or data
     return data
@@ -85,30 +85,30 @@ def moved(message: Message, offset: Offset) -> bytes | None:
 
 @dataclass(slots=True)
 class Continuation:
-    """Keeps the offset, and what it has to go on from."""
+    """Holds the current offset and the state from which the next one is computed."""
 
-    main: str  # stream whose frames count
-    period_ns: int  # time from one of its frames to the next, where a jump hides the true one
-    offset: Offset = Offset()  # in force now
+    main: str  # the main stream
+    period_ns: int  # frame period, used for the interval across a jump
+    offset: Offset = Offset()  # the current offset
     _last_event_ns: int | None = None
     _last_sof_ns: int | None = None
     _last_id: int | None = None
     _id_pending: bool = False
 
     def note_event(self, played_ns: int) -> None:
-        """Take the played time of an event that was sent."""
+        """Record the played time of a sent event."""
         if self._last_sof_ns is not None and played_ns > self._last_sof_ns + _FURTHEST_NS:
             return
         if self._last_event_ns is None or played_ns > self._last_event_ns:
             self._last_event_ns = played_ns
 
     def note_frame(self, frame: Frame) -> None:
-        """Take a frame of the main stream that was sent."""
+        """Record a sent frame of the main stream."""
         self._last_sof_ns = frame.timestamp_sof_ns + self.offset.time_ns
         self._last_id = frame.frame_id + self.offset.frame_id
 
     def jump(self, moment: Moment, first_ns: int) -> None:
-        """Go on with `moment`, whose first event was recorded at `first_ns`."""
+        """Continue with `moment`, whose first event was recorded at `first_ns`."""
         if self._last_event_ns is None:
             return
         time_ns = self._last_event_ns - first_ns
@@ -120,7 +120,7 @@ class Continuation:
         self.meet(moment)
 
     def meet(self, moment: Moment) -> None:
-        """Settle the ids after a jump with the first moment that has a main frame."""
+        """Set the id offset after a jump, from the first moment with a frame of the main stream."""
         frame = moment.frames.get(self.main)
         if not self._id_pending or frame is None:
             return
@@ -129,7 +129,7 @@ class Continuation:
         self._id_pending = False
 
 
-# --- The events of a moment of a drive, with their times --------------------------------------
+# --- The events of a moment, in time order ----------------------------------------------------
 
 STATE_OF_STREAM: Final = {
     "road": "roadCameraState",
@@ -139,7 +139,7 @@ STATE_OF_STREAM: Final = {
 
 
 class Event(NamedTuple):
-    """What happens at one time: a message, or a frame (the other is None)."""
+    """A message or a frame at one time; the other one is None."""
 
     time_ns: int
     message: Message | None
@@ -147,7 +147,7 @@ class Event(NamedTuple):
 
 
 def main_stream(info: DriveInfo) -> str:
-    """Return the stream that paces a drive: the road camera, else the wide one, else any."""
+    """Return the main stream of a drive: the road camera, else the wide one, else any."""
     return next(
         (name for name in ("road", "wideRoad") if name in info.formats),
         next(iter(info.formats), "road"),
@@ -155,11 +155,11 @@ def main_stream(info: DriveInfo) -> str:
 
 
 def events_of(moment: Moment) -> list[Event]:
-    """Return what happens in a moment, in time order.
+    """Return the events of a moment in time order.
 
-    A frame comes at the time of the message that announces it, just before it, but not after the
-    frames that are to be handed over after it. One that nothing announces comes at the end of its
-    exposure, within the time of the moment's messages.
+    A frame comes just before the message that announces it, but not after frames that must be
+    published after it. A frame that no message announces comes at the end of its exposure, limited
+    to the time span of the moment's messages.
     """
     messages = moment.messages
     announced = {message.service: message.mono_time_ns for message in messages}
@@ -179,18 +179,19 @@ def events_of(moment: Moment) -> list[Event]:
         for time_ns, (stream, frame) in zip(times, moment.frames.items(), strict=True)
     ]
     events += [Event(message.mono_time_ns, message, None) for message in messages]
-    # Stable: frames stand first, so they precede messages of the same time.
+    # The sort is stable, so frames precede messages of the same time.
     events.sort(key=lambda event: event.time_ns)
     return events
 
 
-# --- Recorded times on the clock; played time is recorded time without its jumps --------------
+# --- Mapping of played time, which is recorded time without jumps, to the clock ---------------
 
 
 class Timeline:
     """Maps played time to the clock and back.
 
-    The line is one tuple, replaced as a whole: another thread may map while it is moved.
+    The anchor is one tuple that is replaced as a whole, so another thread can use the mapping while
+    it changes.
 
     `speed`: seconds of the drive per second of the clock.
     """
@@ -201,34 +202,34 @@ class Timeline:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is an anchor."""
+        """Whether an anchor is set."""
         return self._anchor is not None
 
     def set(self, played_ns: int, clock_ns: int) -> None:
-        """Let `played_ns` be due at `clock_ns`."""
+        """Make `played_ns` due at `clock_ns`."""
         self._anchor = (played_ns, clock_ns)
 
     def clear(self) -> None:
-        """Forget the anchor: the next event begins anew."""
+        """Forget the anchor; the next event sets a new one."""
         self._anchor = None
 
     def delay(self, delta_ns: int) -> None:
-        """Let everything be due `delta_ns` later."""
+        """Make everything due `delta_ns` later."""
         played_ns, clock_ns = self._set_anchor()
         self._anchor = (played_ns, clock_ns + delta_ns)
 
     def due_ns(self, played_ns: int) -> int:
-        """Return the clock's time at which `played_ns` is due."""
+        """Return the clock time at which `played_ns` is due."""
         anchor_ns, clock_ns = self._set_anchor()
         return clock_ns + self.clock_span_ns(played_ns - anchor_ns)
 
     def played_ns(self, clock_ns: int) -> int:
-        """Return what is due at `clock_ns`."""
+        """Return the played time that is due at `clock_ns`."""
         anchor_ns, at_ns = self._set_anchor()
         return anchor_ns + round((clock_ns - at_ns) * self._speed)
 
     def clock_span_ns(self, played_ns: int) -> int:
-        """Return how long a span of played time takes on the clock."""
+        """Return the time on the clock that a span of played time takes."""
         return round(played_ns / self._speed)
 
     def _set_anchor(self) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""The closed loop: a simulated car follows the daemon's commands, measured in metres."""
+"""The closed loop: a simulated car follows the daemon's commands, and its drive is measured."""

@@ -1,4 +1,10 @@
-"""The daemon as a driver, in this process: its own loop, with moments made from the simulation."""
+"""Drives a simulated car with the daemon's code in this process, on an in-memory bus.
+
+The daemon's own loop runs on simulated *moments*. A moment is one frame of the main camera with the
+messages since the previous frame.
+
+    simulation -> messages, camera frames -> `DaemonDriver` -> command for the car
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,7 @@ from tools.simulator.closed_loop.device import (
 from tools.simulator.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation
 from tools.simulator.closed_loop.trial import Trial
 
-# A monotonic clock never reads 0.
+# Start of the simulated monotonic clock, which must not be 0.
 START_NS = 1_000_000_000
 TICK_NS = 10_000_000
 FRAME_NS = TICKS_PER_FRAME * TICK_NS
@@ -37,27 +43,31 @@ FRAME_NS = TICKS_PER_FRAME * TICK_NS
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """The faults between simulation and daemon in one drive; None is no fault.
+    """The faults injected between simulation and daemon in one drive; None for no fault.
 
-    `told` changes what messages say, `program` stands between daemon and program.
+    `pictures` changes camera pictures, `reported` changes reported values, and `program` wraps the
+    model.
     """
 
     pictures: Disturb | None = None
     lenses_swapped: bool = False
-    told: Falsify | None = None
+    reported: Falsify | None = None
     program: Callable[[DrivingProgram], DrivingProgram] | None = None
 
 
 def ignore(data: bytes) -> None:
-    """Record nothing."""
+    """Discard a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The surroundings of the daemon except the car.
+    """The environment of the daemon, except for the car.
 
-    `record` takes the bytes of every event, of car and daemon, in the order of their stamps.
-    `start_ns` is the stamp of the first frame.
+    Attributes:
+        record: called with the bytes of every event of car and daemon, in time order.
+        start_ns: timestamp of the first frame.
+        disturbance: injected faults.
+        cameras: cameras of the device.
     """
 
     record: Callable[[bytes], None] = ignore
@@ -67,9 +77,9 @@ class Wire:
 
 
 class DaemonDriver:
-    """The daemon's own loop, on an in-memory bus with a clock that is set by hand.
+    """The daemon's own loop, on an in-memory bus with a manually advanced clock.
 
-    The program, of a driving artifact, is reset before and after.
+    The program, which must be a driving model, is reset before and after the drive.
     """
 
     def __init__(self, simulation: Simulation, program: DrivingProgram, wire: Wire) -> None:
@@ -77,7 +87,7 @@ class DaemonDriver:
         disturbance = wire.disturbance
         self._simulation = simulation
         self._start_ns = wire.start_ns
-        self._messages = CarMessages(simulation, disturbance.told)
+        self._messages = CarMessages(simulation, disturbance.reported)
         self._cameras = Cameras(
             simulation.trial,
             wire.cameras,
@@ -93,16 +103,16 @@ class DaemonDriver:
         self._session.warm_up()
 
     def tick(self) -> None:
-        """Record the car's messages."""
+        """Queue the car's messages of this tick."""
         time_ns = self._start_ns + self._simulation.ticks * TICK_NS
-        self._pending += self._messages.of_tick(time_ns)
+        self._pending += self._messages.tick_messages(time_ns)
 
     def answer(self) -> Action | None:
-        """Hand the moment to the daemon; return its command if it is a valid one."""
+        """Pass the queued messages and new frames to the daemon; return its valid command."""
         simulation = self._simulation
         now_ns = self._start_ns + simulation.ticks * TICK_NS
         frames = self._cameras.frames(simulation, 0, now_ns)
-        self._pending += self._messages.of_frame(now_ns)
+        self._pending += self._messages.frame_messages(now_ns)
         self._pending += [camera_message(stream, simulation.frame, now_ns) for stream in frames]
         moment = Moment(simulation.frame, tuple(self._pending), frames)
         self._pending = []
@@ -114,14 +124,14 @@ class DaemonDriver:
         return action
 
     def close(self) -> None:
-        """Record what the last frame gave, and leave the program as if nothing had been."""
+        """Record the output of the last frame, and reset the program."""
         self._session.finish()
         self._session.reset()
         self._session.close()
 
 
 def drive_info(trial: Trial, cameras: DeviceCameras, car_params: bytes) -> DriveInfo:
-    """Return what a session needs to know of a simulated drive."""
+    """Return the description of a simulated drive for a playback session."""
     return DriveInfo(
         name=f"{trial.scenario.name}/{trial.seed}",
         kind="simulation",
@@ -136,7 +146,7 @@ def drive_info(trial: Trial, cameras: DeviceCameras, car_params: bytes) -> Drive
 
 
 def action_in(events: Iterable[bytes]) -> Action | None:
-    """Return the command of a valid modelV2 among events; without finite numbers there is none."""
+    """Return the command of the first valid modelV2 with finite numbers; None without one."""
     for data in events:
         event = read_event(data)
         if event.which() != "modelV2" or not event.valid:

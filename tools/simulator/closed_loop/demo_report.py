@@ -1,4 +1,8 @@
-"""The page of the demo: the model's view next to the truth, and the car's path."""
+"""Writes the page of the demo: the model's outputs next to ground truth, and the car's path.
+
+The page shows a clip of the drive, up to four frames with lane lines and paths drawn in, the
+driving metrics, and the model's timing.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +44,12 @@ from tools.simulator.closed_loop.result import Drive, Outcome
 from tools.simulator.closed_loop.simulation import End
 
 TITLE = "Demo drive"
-# In the directory of the drive.
+# Name of the clip in the drive's directory.
 CLIP = "drive.webp"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DemoPaths:
     """Paths of a demo: the artifact, the drive's directory, and the page to write."""
 
     model: Path
@@ -54,10 +58,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
-    """A finished drive; `scenes` holds every frame after the hand-over, by its id.
+class FinishedDrive:
+    """A finished drive.
 
-    `footage` begins with the run-up.
+    `scenes` maps the id of every frame after the hand-over to its scene. `footage` also contains
+    the run-up, in which the simulation still steers.
     """
 
     drive: Drive
@@ -67,32 +72,32 @@ class Driven:
 
 
 def write_demo_report(
-    asked: Asked,
-    driven: Driven,
+    paths: DemoPaths,
+    driven: FinishedDrive,
     log: DriveLog,
     truth: Mapping[int, Curves],
     line_error_m: float | None,
 ) -> None:
-    """Write what the model saw next to the truth, the car's path, and how fast the model was.
+    """Write a page with the model's outputs, the car's path, and the model's speed.
 
-    `truth` maps the ids of compared frames to a perfect model's answers. `line_error_m` is the mean
-    error of lane lines, None if nothing was compared.
+    `truth` maps the ids of compared frames to the outputs of a perfect model. `line_error_m` is
+    the mean error of lane lines, None if nothing was compared.
 
     Raises:
         UsageError: the page cannot be written.
     """
     road, trial = device_cameras().road, driven.drive.track.trial
-    artifact = read_artifact(asked.model)
+    artifact = read_artifact(paths.model)
     facts = {
-        "cameras": f"painted road and wide camera, {road.width}x{road.height}, as of {DEVICE} with "
+        "cameras": f"rendered road and wide camera, {road.width}x{road.height}, of a {DEVICE} with "
         f"{SENSOR}, at {driven.rate_hz:g} Hz",
-        "artifact": f"{asked.model}, sha256 {artifact.sha256[:16]}",
+        "artifact": f"{paths.model}, sha256 {artifact.sha256[:16]}",
         "models": describe_models(artifact.manifest),
-        "lane lines": f"{metres(line_error_m)} beside the painted ones in the mean, up to "
-        f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
-        "drive": str(asked.directory),
+        "lane lines": f"mean error {metres(line_error_m)}, up to {COMPARED_M:g} m ahead, in "
+        f"{count_text(len(truth), 'frame')}",
+        "drive": str(paths.directory),
     }
-    shown = telling_frames(log, truth)
+    shown = example_frames(log, truth)
     jpegs = road_pictures(trial, [driven.scenes[one] for one in shown])
     rows = {int(one): row for row, one in enumerate(log.frame_ids)}
     report = Report(
@@ -110,25 +115,25 @@ def write_demo_report(
     timing = [counts_section(report), *([timing_section(report)] if rows else [])]
     outcome = Outcome("the daemon process", (driven.drive,), facts)
     clip = make_clip(trial, driven.scenes, log.curves)
-    write_clip(asked.directory / CLIP, clip)
+    write_clip(paths.directory / CLIP, clip)
     lead = f'<p class="lead">{escape(report.summary)}</p>'
     seen = [lead, clip_section(clip), pictures_section(report)]
-    write_drive_report(asked.report, outcome, title=report.title, seen=seen, timing=timing)
+    write_drive_report(paths.report, outcome, title=report.title, seen=seen, timing=timing)
 
 
 def headline(drive: Drive, line_error_m: float | None) -> str:
-    """Return the result of the drive, in sentences."""
+    """Return a summary of the drive in sentences."""
     figures = drive.figures
     crossed = count_text(figures.departures, "time")
     kept = "without leaving the lane" if not figures.departures else f"and left the lane {crossed}"
-    end = "" if drive.track.end is End.DONE else f"; the end: {drive.track.end}"
+    end = "" if drive.track.end is End.DONE else f"; outcome: {drive.track.end}"
     text = f"Drove {1e3 * figures.km:.0f} m {kept}{end}. Offset from lane centre: mean "
     text += f"{metres(figures.offset_mean_m)}, p99 {metres(figures.offset_p99_m)}."
     return text if line_error_m is None else f"{text} Lane-line error: {metres(line_error_m)}."
 
 
-def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
-    """Return up to four frames: the one whose lines are furthest off first, others spread out."""
+def example_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
+    """Return at most four frames: the one with the largest line error, then evenly spread ones."""
     rows = set(log.frame_ids.tolist())
     known = [frame for frame in truth if frame in rows and frame in log.curves]
     errors = {frame: line_errors_m(log.curves[frame], truth[frame]) for frame in known}
@@ -140,11 +145,11 @@ def telling_frames(log: DriveLog, truth: Mapping[int, Curves]) -> list[int]:
 
 
 def clip_section(clip: bytes) -> str:
-    """Return the moving picture as HTML; "" for none."""
+    """Return the clip as an HTML section, "" without a clip."""
     if not clip:
         return ""
     data = base64.b64encode(clip).decode()
-    about = "The drive as its road camera saw it, with the model's path and lane lines"
+    about = "The drive seen by its road camera, with the model's path and lane lines"
     return (
         f'<section><img class="clip" alt="{about}" src="data:image/webp;base64,{data}" '
         f'width="{SIZE[0]}" height="{SIZE[1]}"></section>'
@@ -152,7 +157,7 @@ def clip_section(clip: bytes) -> str:
 
 
 def write_clip(path: Path, clip: bytes) -> None:
-    """Write the moving picture next to the page, if there is one.
+    """Write the clip next to the page, if there is one.
 
     Raises:
         UsageError: the file cannot be written.
@@ -169,5 +174,5 @@ def write_clip(path: Path, clip: bytes) -> None:
 
 
 def metres(value: float | None) -> str:
-    """Return a length for people."""
+    """Return a length as text."""
     return "-" if value is None else f"{value:.2f} m"

@@ -1,4 +1,8 @@
-"""The simulated car's device: messages and camera frames for the daemon, and the bus."""
+"""The simulated car's device: builds its messages and camera frames, and publishes them.
+
+`CarMessages` and `Cameras` derive both from the state of a `Simulation`. `LiveBus` sends them over
+the real bus and frame rings, and receives the daemon's messages.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +23,32 @@ from tools.drives.drive import Message
 from tools.messages.camera_process import make_rings
 from tools.simulator.closed_loop.simulation import Simulation
 from tools.simulator.closed_loop.trial import Trial
-from tools.simulator.render.messages import CarReport, Motion, Told, fill_camera_state, message_of
+from tools.simulator.render.messages import (
+    CarReport,
+    Motion,
+    ReportedValues,
+    fill_camera_state,
+    message_of,
+)
 from tools.simulator.world.painting.backdrop import Picture
 from tools.simulator.world.painting.painter import Painter
 from tools.simulator.world.view import Lens, Mount
 from tools.video.video import write_planes
 
-# The simulated car has the smallest current device, so that its models run anywhere.
+# The smallest current device, so that models for it run on any other.
 DEVICE, SENSOR = "mici", "os04c10"
-# A picture is announced 1 ms after its readout, which takes this sensor 11 ms.
+# A frame is announced 1 ms after its readout, which takes 11 ms with this sensor.
 ENDED_BEFORE_NS = 1_000_000
 EXPOSED_BEFORE_NS = 12_000_000
 STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
 
-Falsify = Callable[[Told], Told]
+Falsify = Callable[[ReportedValues], ReportedValues]
 
 
 class CarMessages:
-    """Builds the messages of one drive.
+    """Builds the car's messages in one drive.
 
-    `falsify` changes the values that the messages report.
+    `falsify` changes the reported values.
     """
 
     def __init__(self, simulation: Simulation, falsify: Falsify | None = None) -> None:
@@ -47,20 +57,22 @@ class CarMessages:
 
     def car_params(self, time_ns: int) -> list[Message]:
         """Return carParams."""
-        return self._report().of_start(time_ns)
+        return self._report().start_messages(time_ns)
 
-    def of_tick(self, time_ns: int) -> list[Message]:
+    def tick_messages(self, time_ns: int) -> list[Message]:
         """Return carState and carControl."""
-        return self._report().of_tick(time_ns)
+        return self._report().tick_messages(time_ns)
 
-    def of_frame(self, time_ns: int) -> list[Message]:
-        """Return the messages of a frame, slower ones less often; all with the first frame."""
-        return self._report().of_frame(self._simulation.frame, time_ns)
+    def frame_messages(self, time_ns: int) -> list[Message]:
+        """Return the messages of a frame; slow services are sent only on some frames."""
+        return self._report().frame_messages(self._simulation.frame, time_ns)
 
     def _report(self) -> CarReport:
         simulation, car, trial = self._simulation, self._simulation.car, self._simulation.trial
         body, model = simulation.body, car.model
-        told = Told(trial.told_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps)
+        reported = ReportedValues(
+            trial.reported_rpy_rad(simulation.time_s), model.lateral_delay_s, car.speed_mps
+        )
         return CarReport(
             motion=Motion(
                 speed_mps=car.speed_mps,
@@ -72,7 +84,7 @@ class CarMessages:
             ),
             wanted=simulation.action,
             is_engaged=simulation.is_engaged,
-            told=told if self._falsify is None else self._falsify(told),
+            reported=reported if self._falsify is None else self._falsify(reported),
             rpy_rad=trial.rpy_rad,
             height_m=trial.height_m,
             set_speed_mps=simulation.set_speed_mps,
@@ -82,7 +94,7 @@ class CarMessages:
 
 
 def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
-    """Return the state that announces a frame."""
+    """Return the camera state that announces a frame."""
     exposed_ns = (now_ns - EXPOSED_BEFORE_NS, now_ns - ENDED_BEFORE_NS)
     return message_of(
         STATE_SERVICES[stream],
@@ -91,12 +103,12 @@ def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     )
 
 
-# --- The cameras: views are rendered directly into camera frames ------------------------------
+# --- Cameras -------------------------------------------------------------------------------------
 
 # The wide frame is published first, so both are available when the road frame wakes the daemon.
 STREAMS = (WIDE_STREAM, ROAD_STREAM)
 Pictures = Mapping[str, Picture]
-# Changes what the cameras deliver.
+# Changes the pictures of the cameras, to inject a fault.
 Disturb = Callable[[Pictures], Pictures]
 
 
@@ -106,7 +118,7 @@ def device_cameras() -> DeviceCameras:
 
 
 def cropped_cameras() -> DeviceCameras:
-    """Return the same cameras, cropped to the third of the pixels that models can see.
+    """Return the same cameras, cropped to the third of the pixels that models use.
 
     The crop suits all mountings and calibration errors of `tools.simulator.closed_loop.trial`.
     """
@@ -115,7 +127,7 @@ def cropped_cameras() -> DeviceCameras:
 
 
 def _both(cameras: DeviceCameras) -> dict[str, Camera]:
-    """Return road and wide camera by stream."""
+    """Return the road and the wide camera by stream."""
     assert cameras.wide is not None, "the device has two cameras"
     return {ROAD_STREAM: cameras.road, WIDE_STREAM: cameras.wide}
 
@@ -128,8 +140,7 @@ def formats(cameras: DeviceCameras) -> dict[str, FrameFormat]:
 class Cameras:
     """The two cameras of one drive.
 
-    `disturb` injects a fault between simulation and daemon. `are_swapped` swaps the lenses of the
-    two cameras.
+    `disturb` injects a fault into their pictures. `are_swapped` exchanges their lenses.
     """
 
     def __init__(
@@ -159,10 +170,10 @@ class Cameras:
         }
 
     def frames(self, simulation: Simulation, first_id: int, now_ns: int) -> dict[str, Frame]:
-        """Return the frames of this moment by stream, in publishing order; a lost one is missing.
+        """Return the present frames by stream, in publishing order, without lost frames.
 
-        The next call reuses the buffers. Frame ids count from `first_id`. The pictures show the
-        moment `now_ns`, when they are announced.
+        The next call overwrites their buffers. `first_id` is the id of frame 0, and `now_ns` is the
+        time at which the frames are announced.
         """
         number = simulation.frame
         pictures: Pictures = {
@@ -194,13 +205,13 @@ Record = Callable[[bytes], None]
 
 
 class LiveBus:
-    """Publishers, frame rings and subscribers. A context.
+    """The publishers, frame rings and subscribers of the simulated car; a context manager.
 
-    `record` takes every event that is sent or received, in that order.
+    `record` is called with every sent or received event.
 
     Raises:
         TransportError: another process publishes on this bus, or the address is invalid.
-        FrameError: another process owns the rings, or memory is short.
+        FrameError: another process owns the rings, or memory is exhausted.
     """
 
     def __init__(self, address: str, server: str, record: Record) -> None:
@@ -217,7 +228,7 @@ class LiveBus:
             self._open = stack.pop_all()
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send messages of the car."""
+        """Send and record messages of the car."""
         for message in messages:
             self._publishers[message.service].send(message.data)
             self._record(message.data)
@@ -228,7 +239,7 @@ class LiveBus:
             self._rings[stream].next_buffer()[:] = frame.data
 
     def publish(self, frame: Frame, stream: str) -> None:
-        """Publish the frame that `fill` copied last."""
+        """Publish the frame that the last call of `fill` copied."""
         self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
 
     def receive(self, timeout_ms: int) -> list[bytes]:

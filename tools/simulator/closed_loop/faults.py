@@ -1,7 +1,7 @@
-"""Faults to plant between simulation and daemon: a test of what the driving metrics can detect.
+"""Faults between simulation and daemon, injected to test what the driving metrics can detect.
 
-Each leaves outputs that look plausible, so nothing but the drive reveals it. What a
-fault of the program does is done with its inputs, so it can be planted in any artifact.
+With each fault the outputs still look plausible, so only the drive reveals it. Faults of the model
+are simulated by changing its inputs, so they can be injected into any artifact.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.lib.wrapped_program import WrappedProgram
 from tools.simulator.closed_loop.daemon_driver import Disturbance
 from tools.simulator.closed_loop.device import Pictures
-from tools.simulator.render.messages import Told
+from tools.simulator.render.messages import ReportedValues
 from tools.simulator.world.painting.backdrop import Picture
 
 Bytes = NDArray[np.uint8]
 
-# Inputs of a driving program that are of the pictures.
+# Suffixes of those inputs of a driving program that belong to pictures.
 _OF_PICTURES = ("frame", "geometry", "transform")
-# A mounting that is believed to be turned by so much, rad; half a degree.
+# Error of the reported mounting angle, rad; half a degree.
 _YAW_ERROR_RAD = 0.0087
 _MILES_PER_HOUR = 2.23694
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its name, a line that describes it, and what makes it for one drive."""
+    """A fault: its name, its description in one line, and a factory that makes it for one drive."""
 
     name: str
     what: str
@@ -41,10 +41,10 @@ class Fault:
 
 
 class LateFeatures(WrappedProgram):
-    """A program whose policy sees features that are one frame old.
+    """A program whose policy receives features that are one frame old.
 
-    The policy gets everything else of now. Features depend on pictures alone, so the pictures of
-    the frame before give what a history gives that is pushed only after the policy has run.
+    Features depend only on pictures. So running on the previous pictures and all other current
+    inputs has the effect of a feature history that is updated after the policy has run.
     """
 
     def __init__(self, program: DrivingProgram) -> None:
@@ -54,7 +54,7 @@ class LateFeatures(WrappedProgram):
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Run with the pictures of the frame before."""
+        """Run with the pictures of the previous frame."""
         newest = {
             name: value.copy()
             for name, value in inputs.items()
@@ -64,13 +64,13 @@ class LateFeatures(WrappedProgram):
         return super().run({**inputs, **before}, entry)
 
     def reset(self) -> None:
-        """Reset the states; there is no frame before."""
+        """Reset the states and forget the previous pictures."""
         self._before = {}
         super().reset()
 
 
 def _each(change: Callable[[Picture], Picture]) -> Callable[[], Disturbance]:
-    """Return a fault that changes every picture by itself."""
+    """Return a fault that changes each picture separately."""
 
     def plant() -> Disturbance:
         return Disturbance(
@@ -81,7 +81,7 @@ def _each(change: Callable[[Picture], Picture]) -> Callable[[], Disturbance]:
 
 
 def _shifted(plane: Bytes) -> Bytes:
-    """Return a plane moved by half a sample to the right and down."""
+    """Return a plane shifted by half a sample to the right and down."""
     wide = plane.astype(np.uint16)
     left = np.concatenate([wide[:, :1], wide[:, :-1]], axis=1)
     pair = wide + left
@@ -98,7 +98,7 @@ def _swap_chroma(picture: Picture) -> Picture:
 
 
 def _stretch_luma(picture: Picture) -> Picture:
-    """Return a picture of limited range as if it had been of full range: 16..235 to 0..255."""
+    """Return a limited-range picture decoded as full range: 16..235 becomes 0..255."""
     luma = (picture.luma.astype(np.int32) - 16) * 255 // 219
     return picture._replace(luma=np.clip(luma, 0, 255).astype(np.uint8))
 
@@ -115,13 +115,13 @@ def _delay_wide() -> Disturbance:
     return Disturbance(pictures=late)
 
 
-def _told(change: Callable[[Told], Told]) -> Callable[[], Disturbance]:
-    return lambda: Disturbance(told=change)
+def _misreported(change: Callable[[ReportedValues], ReportedValues]) -> Callable[[], Disturbance]:
+    return lambda: Disturbance(reported=change)
 
 
-def _turned(told: Told) -> Told:
-    roll, pitch, yaw = told.rpy_rad
-    return replace(told, rpy_rad=(roll, pitch, yaw + _YAW_ERROR_RAD))
+def _turned(reported: ReportedValues) -> ReportedValues:
+    roll, pitch, yaw = reported.rpy_rad
+    return replace(reported, rpy_rad=(roll, pitch, yaw + _YAW_ERROR_RAD))
 
 
 _ALL = (
@@ -142,13 +142,15 @@ _ALL = (
     Fault(
         "delay-zero",
         "the reported steering delay is 0",
-        _told(lambda told: replace(told, lateral_delay_s=0.0)),
+        _misreported(lambda reported: replace(reported, lateral_delay_s=0.0)),
     ),
-    Fault("yaw-off", "the calibration is off by half a degree in yaw", _told(_turned)),
+    Fault("yaw-off", "the calibration is off by half a degree in yaw", _misreported(_turned)),
     Fault(
         "speed-in-miles",
         "the speed is reported in miles per hour",
-        _told(lambda told: replace(told, speed_mps=_MILES_PER_HOUR * told.speed_mps)),
+        _misreported(
+            lambda reported: replace(reported, speed_mps=_MILES_PER_HOUR * reported.speed_mps)
+        ),
     ),
 )
 FAULTS: Mapping[str, Fault] = MappingProxyType({one.name: one for one in _ALL})

@@ -1,7 +1,7 @@
-"""A finished drive painted again: its pictures beside the truth, its clip, and its segments.
+"""Renders the pictures of a finished drive: for its report, its clip, and its segments.
 
-Equal scenes give equal pictures. So only the places of all cars are kept for each frame, and
-nothing is encoded while the daemon runs.
+Equal scenes render to equal pictures. Therefore only the positions of all cars are kept for each
+frame while the daemon runs, and pictures are rendered and encoded afterwards.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from tools.views.overlay import (
     ribbon,
 )
 
-# Lines are compared where a car is in the next two seconds; of those that the model sees.
+# Lane lines are compared up to this distance, if their probability exceeds `SEEN`.
 COMPARED_M = 40.0
 SEEN = 0.5
-# The lines of the camera's own lane among the model's four.
+# Indices of the lines of the camera's own lane among the model's four.
 OWN_LINES = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One frame; `lane` is the one in which the car should be."""
+    """The content of one frame; `lane` is the lane in which the car should be."""
 
     number: int
     body: Body
@@ -75,7 +75,7 @@ class Scene:
 
 
 def scene_of(simulation: Simulation) -> Scene:
-    """Return what the cameras see now."""
+    """Return the present scene of a simulation."""
     return Scene(simulation.frame, simulation.body, simulation.vehicles, simulation.lane)
 
 
@@ -84,7 +84,7 @@ def _painter(trial: Trial, camera: Camera) -> Painter:
 
 
 def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
-    """Paint what the road camera saw, as JPEG."""
+    """Return the road camera's pictures of scenes as JPEG."""
     painter = _painter(trial, device_cameras().road)
     return [
         encode_jpeg(*painter.paint(scene.body, scene.vehicles, scene.number).nv12())
@@ -93,9 +93,9 @@ def road_pictures(trial: Trial, scenes: Iterable[Scene]) -> list[bytes]:
 
 
 def true_curves(trial: Trial, scene: Scene) -> Curves:
-    """Return a perfect model's answer: the expert's plan, lines and edges.
+    """Return a perfect model's curves: the expert's plan, lane lines and road edges.
 
-    NaN where there is nothing.
+    Points that do not exist are NaN.
     """
     world = trial.world
     expert = Expert(world, scene.lane, max(world.speed_limit_mps, trial.speed_mps))
@@ -118,7 +118,8 @@ def _with_distances(borders_yz: Floats) -> Curve:
 def line_errors_m(found: Curves, truth: Curves) -> Floats:
     """Return the lateral errors of both lines of the camera's lane.
 
-    At all of the model's distances up to `COMPARED_M`, where there is paint and the model sees it.
+    They are taken at the model's distances up to `COMPARED_M`, for lines that are visible and
+    detected.
     """
     near = X_IDXS <= COMPARED_M
     errors = [
@@ -130,28 +131,29 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
     return np.asarray(pooled[np.isfinite(pooled)])
 
 
-# --- The clip: an animated WebP, which browsers show without a player -------------------------
+# --- The clip: an animated WebP, which browsers show without a player ----------------------------
 
-# A column of a page; more pixels only make the file large.
+# Width and height of the clip, those of a page column.
 SIZE: Final = (640, 400)
-# Pictures of a clip, and how many a second of the drive at most.
+# The most pictures of a clip, and the least number of frames between two of them.
 MOST_PICTURES: Final = 60
 EVERY: Final = 2
-# Where road texture begins to show blocks; 10 to 15 KB a picture.
+# Quality just above the onset of visible blocks; 10 to 15 KB per picture.
 QUALITY: Final = 55
-# What a page may grow by; a clip of more is left out.
+# The largest clip that is added to a page.
 MAX_BYTES: Final = 1 << 20
 
 
 def clip_frames(frames: Sequence[int]) -> list[int]:
-    """Return which frames of a drive its clip shows: evenly spaced, so that it plays evenly."""
+    """Return the evenly spaced frames of a drive that its clip shows."""
     return list(frames[:: max(EVERY, -(-len(frames) // MOST_PICTURES))])
 
 
 def make_clip(trial: Trial, scenes: Mapping[int, Scene], curves: Mapping[int, Curves]) -> bytes:
-    """Return an animated WebP; b"" where there is nothing to show, or it would be too large.
+    """Return an animated WebP, or b"" if there are too few pictures or it is too large.
 
-    `scenes` are by frame id, in order; frames without an answer in `curves` are left out.
+    `scenes` maps frame ids to scenes, in order. Frames without model outputs in `curves` are left
+    out.
     """
     chosen = clip_frames(list(scenes))
     shown = [frame for frame in chosen if frame in curves]
@@ -190,7 +192,7 @@ def _rgb(picture: Picture) -> NDArray[np.uint8]:
 
 
 class _Clip:
-    """An animated WebP in memory that plays without end."""
+    """An animated WebP in memory that loops forever."""
 
     def __init__(self, step: Fraction) -> None:
         import av
@@ -216,24 +218,24 @@ class _Clip:
         return self._file.getvalue()
 
 
-# --- The segments of a device: messages of a live drive and what its cameras saw --------------
+# --- The segments of a live drive: its messages and its camera pictures --------------------------
 
 INDEX_SERVICES: Final = {ROAD_STREAM: "roadEncodeIdx", WIDE_STREAM: "wideRoadEncodeIdx"}
 _STREAM_OF_STATE: Final = {service: stream for stream, service in STATE_SERVICES.items()}
-_GONE: Final = "expected the painting processes to finish, found one gone; is there enough memory?"
+_GONE: Final = "expected the rendering processes to finish, found one dead; is there enough memory?"
 
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """A finished drive: scenes by frame id, the event log, and the logMonoTime of its ends."""
+    """A finished drive: scenes by frame id, the event log, and the log times of start and end."""
 
     trial: Trial
     scenes: Mapping[int, Scene]
     events: Path
     span_ns: tuple[int, int]
 
-    def said(self) -> Iterator[tuple[str, Any, bytes]]:
-        """Yield service, Event and bytes of what belongs to the drive."""
+    def drive_events(self) -> Iterator[tuple[str, Any, bytes]]:
+        """Yield service, Event and bytes of each logged event that belongs to the drive."""
         for data in read_log_bytes(self.events):
             event = read_event(data)
             name = str(member_name(event))
@@ -247,20 +249,21 @@ class Footage:
 
 @dataclass(slots=True)
 class _Shots:
-    """The frames that one camera delivered, by segment; packets are filled later."""
+    """The frames that one camera delivered, by segment, and their encoded packets."""
 
     ids: dict[int, list[int]] = field(default_factory=dict)
     packets: dict[int, list[Packet]] = field(default_factory=dict)
 
 
 def write_footage(footage: Footage, directory: Path, route: str, progress: Progress) -> list[Path]:
-    """Write a drive as ``DIRECTORY/ROUTE--N``, replacing the route; return the segments in order.
+    """Write a drive as ``DIRECTORY/ROUTE--N``; return the segment directories in order.
 
-    `directory` exists. `progress` is called after each picture, at most twice a scene.
+    `directory` must exist; an existing route is replaced. `progress` is called with the number of
+    rendered pictures, of which there are at most two per scene.
 
     Raises:
         UsageError: the directory cannot be written.
-        ToolError: a painting process died.
+        ToolError: a rendering process died.
         LogError: the log cannot be read or written.
     """
     shots = _plan(footage)
@@ -283,9 +286,9 @@ def write_footage(footage: Footage, directory: Path, route: str, progress: Progr
 
 
 def _plan(footage: Footage) -> dict[str, _Shots]:
-    """Return which frames each camera announced, in segments of a minute of the log's clock."""
+    """Return the frames that each camera announced, in segments of one minute of log time."""
     shots = {stream: _Shots() for stream in VIDEO_NAMES if stream in INDEX_SERVICES}
-    for name, event, _ in footage.said():
+    for name, event, _ in footage.drive_events():
         stream = _STREAM_OF_STATE.get(name)
         if stream is not None:
             segment = (event.logMonoTime - footage.span_ns[0]) // SEGMENT_NS
@@ -294,7 +297,7 @@ def _plan(footage: Footage) -> dict[str, _Shots]:
 
 
 class _SceneFile(NamedTuple):
-    """One camera's pictures of one segment."""
+    """One camera's video file of one segment."""
 
     path: Path
     trial: Trial
@@ -302,7 +305,7 @@ class _SceneFile(NamedTuple):
     scenes: tuple[Scene, ...]
 
     def render(self, count: Callable[[], None]) -> list[Packet]:
-        """Paint and encode the scenes, as `PictureFile` has it."""
+        """Render and encode the scenes, as `PictureFile` specifies."""
         return encode_file(self.path, self.camera, self._pictures(count))
 
     def _pictures(self, count: Callable[[], None]) -> Iterator[Picture]:
@@ -313,7 +316,7 @@ class _SceneFile(NamedTuple):
 
 
 def _paint(footage: Footage, shots: Mapping[str, _Shots], place: Path, progress: Progress) -> None:
-    """Paint and encode all pictures, each camera in a process of its own."""
+    """Render and encode all pictures, with one process per camera."""
     cameras = device_cameras()
     assert cameras.wide is not None
     lenses = {ROAD_STREAM: cameras.road, WIDE_STREAM: cameras.wide}
@@ -327,7 +330,7 @@ def _paint(footage: Footage, shots: Mapping[str, _Shots], place: Path, progress:
         for stream, one in shots.items()
         for segment, ids in one.ids.items()
     }
-    # Dealt out in turn, so each process has one camera.
+    # Files are dealt in turn, so each process renders a single camera.
     dealt = [files[key] for key in sorted(files)]
     with open_workers(dealt, len(shots), progress, _GONE) as pool:
         for (segment, stream), file in files.items():
@@ -337,7 +340,7 @@ def _paint(footage: Footage, shots: Mapping[str, _Shots], place: Path, progress:
 def _write_logs(
     footage: Footage, shots: Mapping[str, _Shots], place: Path, route: str
 ) -> list[Path]:
-    """Write the segments' logs, with an index for each picture; return their directories."""
+    """Write the segments' logs with an encode index per picture; return their directories."""
     coming = {stream: _indices(one) for stream, one in shots.items()}
     made: list[Path] = []
     init = init_data_event(
@@ -348,7 +351,7 @@ def _write_logs(
     )
     with SegmentLogWriter(place, route, init, open_sink=LogWriter) as writer:
         made.append(writer.directory)
-        for name, event, data in footage.said():
+        for name, event, data in footage.drive_events():
             writer.write(data)
             stream = _STREAM_OF_STATE.get(name)
             if stream is not None:
@@ -362,7 +365,7 @@ def _write_logs(
 
 
 def _indices(shots: _Shots) -> Iterator[tuple[int, int, int, Packet]]:
-    """Yield encodeId, segment, place in it and packet of each picture."""
+    """Yield encode id, segment, position in the segment and packet of each picture."""
     encode_id = 0
     for segment, packets in shots.packets.items():
         for position, packet in enumerate(packets):

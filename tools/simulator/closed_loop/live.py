@@ -1,8 +1,8 @@
-"""The closed loop with the real daemon process: real bus, real frame rings, and the clock's time.
+"""The closed loop with a real daemon process, over the real bus and frame rings, in real time.
 
-The simulation goes on whether the daemon answers or not, and acts on each modelV2 the moment it
-arrives. One daemon drives all drives of a command: stamps and frame ids go on from one to the
-next, and each run-up is as long as the model's history.
+The simulation advances whether or not the daemon answers, and executes the command of each modelV2
+on arrival. One daemon process is used for all drives. Timestamps and frame ids continue from drive
+to drive, and each drive starts with a run-up that fills the model's history.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from tools.simulator.closed_loop.device import (
 from tools.simulator.closed_loop.result import Drive, OnDrive
 from tools.simulator.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulation
 from tools.simulator.closed_loop.trial import Trial
-from tools.simulator.render.messages import Told
+from tools.simulator.render.messages import ReportedValues
 
-# Loading, and building kernels where the artifact has no binaries.
+# Covers loading, and building kernels if the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0
-# Others take modelV2 as gone long before.
+# Longest time without a modelV2 before the drive fails.
 SILENCE_S: Final = 5.0
 FULL_RATE_HZ: Final = 20.0
 NS_PER_MS: Final = 1_000_000
-# Of the daemon, unless frames come more slowly.
+# The daemon's frame timeout at full rate.
 FRAME_TIMEOUT_MS: Final = 100
-# Frames keep at least this share of their period: two in a burst would be one to the daemon.
+# Least share of a period between two frames. The daemon would drop one of two frames in a burst.
 LEAST_PERIOD: Final = 0.8
 _CAR_PARAMS_FRAMES: Final = 20
-# Told of every frame before it is painted: its id, and the drive as the cameras see it.
+# Called before each frame is rendered, with its id and the simulation.
 OnFrame = Callable[[int, Simulation], None]
 _ADVICE: Final = "run it by hand with -v: modeld run --model ... -v"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """How a daemon is run.
+    """The options of a live run.
 
-    Without a bus or server it has its own; without a device the best. Less than 20 Hz is slow
-    motion. In a trial the speed of this machine is still unknown: a frame may come as late as the
-    daemon allows at all.
+    Without a bus or server, private ones are used; without a device, the best one. A rate below
+    20 Hz is slow motion. With `is_trial` the speed of this machine is not known yet, so the frame
+    timeout is the longest possible.
     """
 
     model: Path
@@ -79,8 +79,8 @@ class LiveOptions:
     def frame_timeout_ms(self) -> int:
         """The daemon's frame timeout in ms.
 
-        Two periods at full rate, as for a camera. In slow motion the machine is busy, and a frame
-        that is two periods late there is no lost one: four. Below 5 Hz the daemon allows no more.
+        At full rate it is two periods, as for a real camera. In slow motion the machine is busy, so
+        it is four periods. It is limited to the daemon's maximum.
         """
         periods = FRAME_TIMEOUT_MS if self.rate_hz >= FULL_RATE_HZ else round(4e3 / self.rate_hz)
         return LONGEST_WAIT_MS if self.is_trial else min(periods, LONGEST_WAIT_MS)
@@ -88,10 +88,11 @@ class LiveOptions:
 
 @dataclass(slots=True)
 class Pace:
-    """How punctual a live drive was.
+    """The timing of a live drive.
 
-    Latencies are from the moment that a frame shows to the arrival of its answer, `slipped_ms` is
-    how far the simulation fell behind the clock in all.
+    Attributes:
+        latencies_ms: time from the announcement of each frame to the arrival of its answer.
+        slipped_ms: total time by which the simulation fell behind the clock.
     """
 
     latencies_ms: list[float] = field(default_factory=list)
@@ -99,9 +100,9 @@ class Pace:
 
 
 class LiveLoop:
-    """Drives a running daemon process.
+    """Drives a simulated car with a running daemon process.
 
-    A new `rate_hz` holds from the next frame on; `pace` is that of all drives so far.
+    A change of `rate_hz` takes effect with the next frame; `pace` covers all drives so far.
     """
 
     def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:
@@ -124,7 +125,7 @@ class LiveLoop:
         """Drive to the end, or for `most_frames` from the hand-over.
 
         Raises:
-            ProcessError: the daemon ended, or fell silent.
+            ProcessError: the daemon ended, or stopped publishing.
         """
         start_s = time.perf_counter()
         simulation = Simulation(trial)
@@ -142,15 +143,15 @@ class LiveLoop:
                 due_ns += self._tick_ns
                 self._listen(due_ns, simulation)
                 simulation.tick()
-                self._bus.send(messages.of_tick(self._clock.now_ns()))
+                self._bus.send(messages.tick_messages(self._clock.now_ns()))
         wall_s = time.perf_counter() - start_s
         return Drive(simulation.track, simulation.frame, self._answered, wall_s)
 
     def wait_for_answer(self, trial: Trial, timeout_s: float, answers: int = 1) -> None:
-        """Park where a drive begins until the daemon has answered a frame, or so many.
+        """Stand at the start of a drive until the daemon has answered `answers` frames.
 
         Raises:
-            ProcessError: it ended, or did not answer in time.
+            ProcessError: the daemon ended, or did not answer in time.
         """
         simulation = Simulation(trial)
         messages = CarMessages(simulation, _parked)
@@ -159,10 +160,10 @@ class LiveLoop:
         due_ns = self._clock.now_ns()
         while self._answered < answers:
             self._heard_ns = self._clock.now_ns()
-            # A daemon that starts waits for them, however slowly frames come.
+            # A starting daemon waits for carParams, so they are sent with every frame.
             self._bus.send(messages.car_params(self._heard_ns))
             due_ns = self._frame(simulation, cameras, messages, due_ns)
-            self._bus.send(messages.of_tick(self._clock.now_ns()))
+            self._bus.send(messages.tick_messages(self._clock.now_ns()))
             due_ns += TICKS_PER_FRAME * self._tick_ns
             self._listen(due_ns, simulation)
             if self._clock.now_ns() > deadline_ns:
@@ -172,9 +173,9 @@ class LiveLoop:
                 )
 
     def _cameras_of(self, trial: Trial) -> Cameras:
-        """Return the cameras of a drive, those of the last one if it is the same.
+        """Return the cameras of a drive, reused if the last drive was the same.
 
-        Making them takes longer than the daemon waits for a frame between parking and driving.
+        Creating them takes longer than the daemon waits for a frame between standing and driving.
         """
         if self._made is None or self._made[0] is not trial:
             self._made = trial, Cameras(trial, device_cameras())
@@ -183,12 +184,12 @@ class LiveLoop:
     def _frame(
         self, simulation: Simulation, cameras: Cameras, messages: CarMessages, due_ns: int
     ) -> int:
-        """Send the frames of now; return when that was due, later if the clock was missed."""
+        """Send the present frames; return their due time, postponed if it was missed."""
         self.daemon.check_running()
         period_ns = TICKS_PER_FRAME * self._tick_ns
         late_ns = self._clock.now_ns() - due_ns
         if late_ns > period_ns // 2:
-            # This machine cannot keep up: time goes slower, so that no frame is left out.
+            # This machine cannot keep up: delay the simulation instead of dropping a frame.
             self.pace.slipped_ms += late_ns * 1e-6
             due_ns += late_ns
         frames = cameras.frames(simulation, self._frame_id - simulation.frame, due_ns)
@@ -197,7 +198,7 @@ class LiveLoop:
         self._published_ns = self._clock.now_ns()
         if self._frame_id % _CAR_PARAMS_FRAMES == 0:
             self._bus.send(messages.car_params(self._published_ns))
-        self._bus.send(messages.of_frame(self._published_ns))
+        self._bus.send(messages.frame_messages(self._published_ns))
         for stream, frame in frames.items():
             self._bus.publish(frame, stream)
             self._bus.send([camera_message(stream, frame.frame_id, due_ns)])
@@ -205,7 +206,7 @@ class LiveLoop:
         return due_ns
 
     def _listen(self, until_ns: int, simulation: Simulation) -> None:
-        """Let the car act on arriving messages until a time; at least look once."""
+        """Execute arriving commands until a time; check for messages at least once."""
         while True:
             left_ns = until_ns - self._clock.now_ns()
             for data in self._bus.receive(max(0, left_ns // NS_PER_MS)):
@@ -228,23 +229,24 @@ class LiveLoop:
         action = action_in([data])
         if action is not None:
             simulation.action = action
-            # Of this drive: the last frames of the one before may be answered now.
+            # Count only answers of this drive; those of the previous drive's last frames can arrive
+            # late.
             self._answered += content(event).frameId >= self._first_id
 
 
-def _parked(told: Told) -> Told:
-    """Publish that the car stands: in a moving one an unchanging picture is a fault."""
-    return replace(told, speed_mps=0.0)
+def _parked(reported: ReportedValues) -> ReportedValues:
+    """Report a standing car, because an unchanging picture of a moving car is a fault."""
+    return replace(reported, speed_mps=0.0)
 
 
 @contextmanager
 def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
-    """Yield a loop with a listening daemon process, which is ended afterwards.
+    """Start a daemon process and yield a loop that drives with it; stop the daemon at the end.
 
     Raises:
         ToolError: the bus or the rings are in use.
-        ProcessError: the daemon did not end as it should.
-        CerealError: the address is none, or the log cannot be written.
+        ProcessError: the daemon did not exit cleanly.
+        CerealError: the address is invalid, or the log cannot be written.
     """
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-drive-"))
@@ -258,10 +260,10 @@ def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
         except (TransportError, FrameError) as error:
             advice = "; name another --bus, or leave it out"
             raise ToolError(
-                f"the car cannot speak: {' '.join(str(error).split())}"
+                f"the simulated car cannot publish: {' '.join(str(error).split())}"
                 f"{advice * isinstance(error, TransportError)}"
             ) from error
-        # The car comes on the bus; that of a stack on this machine is another one.
+        # Params come from the temporary directory, not from a stack installed on this machine.
         arguments = ["run", "--model", str(options.model), "--bus", address]
         arguments += ["--camera-server", server, "--params", directory]
         arguments += ["--device", options.device] if options.device else []
@@ -298,9 +300,9 @@ def live_drives(
 
 
 def live_facts(options: LiveOptions, drives: list[Drive], pace: Pace) -> dict[str, Any]:
-    """Return the facts of a live run, apart from its figures.
+    """Return the facts of a live run other than its driving metrics.
 
-    A frame is late if it has no answer before the next one is due.
+    A frame is late if its answer does not arrive within one period.
     """
     latencies = np.array(pace.latencies_ms or [np.nan])
     frames = max(1, sum(drive.frames for drive in drives))

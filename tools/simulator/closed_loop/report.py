@@ -1,6 +1,7 @@
-"""One page about a closed loop: metrics, and each drive from above, with offset and speed.
+"""Writes the report of a closed loop: metrics, and charts of each drive.
 
-No script, no external resource, like all reports.
+The charts show the road from above with the car's path, and offset, heading and speed over time.
+The page has no script and no external resource.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from tools.simulator.closed_loop.result import (
 from tools.simulator.closed_loop.simulation import Track
 from tools.simulator.world.curves import Floats
 
-# More late frames than this share, and the clock decided the drive, whatever came of it.
+# With a larger share of late frames, the timing decided the drive, and its result means little.
 MOST_LATE = 0.5
-# More make the page long; all of them are in the table.
+# The most drives with charts; more would make the page too long.
 SHOWN = 12
 _WIDTH = 1120
 _TOP_HEIGHTS = (110, 420)
@@ -64,11 +65,11 @@ def write_drive_report(
 ) -> None:
     """Write the page; the file appears complete or not at all.
 
-    `seen` are sections about what the model saw, before the drives, `timing` those about speed,
-    after them.
+    `seen` are HTML sections about the model's outputs, shown before the drives. `timing` are
+    sections about speed, shown after them.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     figures = outcome.figures
     drives = count_text(len(outcome.drives), "simulated drive")
@@ -83,7 +84,7 @@ def write_drive_report(
 
 
 def _lead(outcome: Outcome) -> str:
-    """Return the conclusion as HTML: how many drives went well, and what became of the others."""
+    """Return the conclusion as HTML: the number of good drives, and the failures of the others."""
     figures, count = outcome.figures, len(outcome.drives)
     clean = sum(drive.is_clean for drive in outcome.drives)
     wrong = [
@@ -126,7 +127,7 @@ def _facts(outcome: Outcome) -> str:
     if not outcome.facts:
         return ""
     facts = facts_part({name: str(value) for name, value in outcome.facts.items()})
-    return f"<section><h2>How it was driven</h2>{facts}</section>"
+    return f"<section><h2>Conditions of the run</h2>{facts}</section>"
 
 
 def _tiles(figures: Figures) -> list[tuple[str, str, str]]:
@@ -172,7 +173,7 @@ def _cell(value: object) -> str:
 
 
 def _shown(drives: Sequence[Drive]) -> list[Drive]:
-    """Return the drives to show: those with something wrong first, then some of each scenario."""
+    """Return the drives with charts: those with failures first."""
     ordered = sorted(range(len(drives)), key=lambda at: (drives[at].is_clean, at))
     return [drives[at] for at in ordered[:SHOWN]]
 
@@ -195,7 +196,7 @@ def _drive_section(drive: Drive) -> str:
 
 
 def _from_above(track: Track) -> str:
-    """Return the road with the path on it, turned so that it runs from left to right."""
+    """Return a chart of the road and the path on it, rotated to run from left to right."""
     world = track.trial.world
     s = world.road.s_m
     first, last = track.trial.hand_over_m - 5.0, float(track.column("s_m").max()) + 20.0
@@ -215,7 +216,7 @@ def _from_above(track: Track) -> str:
     span = max(float(xs.max() - xs.min()), 1.0)
     height = float(ys.max() - ys.min()) / span * _WIDTH + 60.0
     height = min(max(height, _TOP_HEIGHTS[0]), _TOP_HEIGHTS[1])
-    # The same scale both ways: the chart is as high as that asks for.
+    # Both axes have the same scale, so the height of the chart follows from the path.
     metres = span * (height - 50.0) / (_WIDTH - 68.0)
     middle = 0.5 * float(ys.max() + ys.min())
     half = 0.5 * max(metres, float(ys.max() - ys.min()) * 1.05)
@@ -237,7 +238,7 @@ def _from_above(track: Track) -> str:
 
 
 class _Turned:
-    """Turns the world so that two points lie on a level line, left to right; y points up."""
+    """Rotates the world so that two points lie on a level line, left to right; y points up."""
 
     def __init__(self, ends: tuple[Floats, Floats, Floats]) -> None:
         (x0, x1), (y0, y1) = ends[0].tolist(), ends[1].tolist()
@@ -268,7 +269,7 @@ def _heading(track: Track) -> str:
 
 
 def _over_time(track: Track, label: str, what: str, values: Floats, span: float) -> Chart:
-    """Return an empty chart of what is positive to the right."""
+    """Return an empty chart for values that are positive to the right."""
     time_range = (0.0, max(float(track.column("time_s").max()), 1.0))
     value_range = padded_range(values, minimum_span=span)
     about = f"{what} over time, positive to the right"
@@ -276,7 +277,7 @@ def _over_time(track: Track, label: str, what: str, values: Floats, span: float)
 
 
 def _judged_and_not(chart: Chart, track: Track, values: Floats) -> None:
-    """Draw values: pale where they do not count, with dots where the car was out of its lane."""
+    """Draw values, pale where they are not judged, with dots where the car was out of its lane."""
     time = track.column("time_s")
     chart.line(time, values, "other")
     chart.line(time, np.where(track.column("counts") > 0.0, values, np.nan), "driven")

@@ -1,7 +1,6 @@
-"""The result of a closed loop: how well its drives were driven, in metres.
+"""The result of a closed loop: driving metrics of one drive or of many.
 
-It has figures of one drive and of many. They are shown as JSON, as a table, and as one line when a
-drive ends.
+A result is printed as JSON, as a table, and as one line at the end of each drive.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tools.lib.terminal import format_table
 from tools.simulator.closed_loop.simulation import FRAME_S, End, Track
 from tools.simulator.world.curves import Floats
 
-# A recovery: from where it is judged on, the camera is so close to the lane's centre.
+# A recovery succeeds if the offset is below this where judging starts.
 RECOVERED_M = 0.3
-# A gap in seconds means nothing for a car that hardly moves.
+# Below this speed a time gap is meaningless.
 TIME_GAP_FROM_MPS = 2.0
 _DEGREES = 180.0 / math.pi
 
@@ -34,19 +33,21 @@ class Figures:
     """Metrics of one drive, or of several together; None if there was nothing to measure.
 
     Attributes:
-        km: driven after the hand-over, along the road.
-        departures: how many times a side of the car crossed the border of its lane.
-        collisions: how many drives ended in one.
-        offset_mean_m: distance of the camera from the centre of its lane, mean.
-        offset_p99_m: the same, 99th percentile of the frames.
-        heading_mean_deg: angle between car and road, mean.
-        lateral_jerk_p99_mps3: change of lateral acceleration (curvature times speed squared).
-        longitudinal_jerk_p99_mps3: change of acceleration.
-        time_gap_min_s: least time to what is ahead, at speed.
-        speed_mean_mps: over time.
-        recoveries, recovered_share: how many drives began off their lane, and the share of these
-            that were back near the centre in time.
-        completed, completed_share: how many came to their end.
+        km: distance driven after the hand-over, along the road.
+        departures: number of times that a side of the car crossed the border of its lane.
+        collisions: number of drives that ended in a collision.
+        offset_mean_m, offset_p99_m: distance of the camera from the centre of its lane, mean and
+            99th percentile of the frames.
+        heading_mean_deg, heading_p99_deg: angle between car and road.
+        lateral_jerk_p99_mps3: rate of change of lateral acceleration.
+        longitudinal_jerk_p99_mps3: rate of change of acceleration.
+        lateral_p99_mps2: lateral acceleration, curvature times speed squared.
+        time_gap_min_s: least time gap to the vehicle ahead.
+        speed_mean_mps: mean over time.
+        recoveries: number of drives that began off their lane.
+        recovered_share: share of these that returned to the centre in time.
+        drives: number of drives.
+        completed, completed_share: number and share of drives that reached their end.
     """
 
     km: float
@@ -68,7 +69,7 @@ class Figures:
     completed_share: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, rounded to their precision."""
+        """Return plain values, rounded to 5 decimals."""
         return {
             name: round(value, 5) if isinstance(value, float) else value
             for name, value in asdict(self).items()
@@ -76,7 +77,7 @@ class Figures:
 
 
 def figures_of(tracks: Sequence[Track]) -> Figures:
-    """Return the figures of drives taken together: their frames are pooled."""
+    """Return the metrics of drives taken together, with their frames pooled."""
     off = np.abs(_pooled(tracks, _judged("offset_m")))
     turned = np.abs(_pooled(tracks, _judged("heading_rad"))) * _DEGREES
     jerks = [np.abs(_pooled(tracks, _change_of(one))) for one in (_lateral, _forward)]
@@ -107,14 +108,14 @@ def figures_of(tracks: Sequence[Track]) -> Figures:
 
 
 def departures_of(track: Track) -> int:
-    """Return how many times the car left its lane; leaving the road is at least one."""
+    """Return the number of times that the car left its lane; leaving the road is at least one."""
     out = track.column("out") > 0.0
     entered = int(out[:1].sum() + (out[1:] & ~out[:-1]).sum())
     return max(entered, int(track.end is End.LEFT_ROAD))
 
 
 def has_recovered(track: Track) -> bool:
-    """Tell whether a car that began off its lane was back in time, and stayed in the lane."""
+    """Return whether a car that began off its lane returned in time and stayed in the lane."""
     if track.end is not End.DONE or departures_of(track):
         return False
     offsets = _judged("offset_m")(track)
@@ -162,9 +163,14 @@ def _least(values: Floats) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """One finished drive; `frames` that the cameras exposed include the run-up.
+    """One finished drive.
 
-    `answered` of them had a valid answer. `fault` names what was planted, or is empty.
+    Attributes:
+        track: record of the drive.
+        frames: number of frames that the cameras exposed, run-up included.
+        answered: number of frames with a valid answer.
+        wall_s: duration of the run.
+        fault: name of the injected fault, or empty.
     """
 
     track: Track
@@ -175,14 +181,14 @@ class Drive:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it came to its end without a departure, and recovered if it had to."""
+        """Whether the drive reached its end without a departure, and recovered if it had to."""
         figures = self.figures
         recovered = figures.recovered_share in (None, 1.0)
         return self.track.end is End.DONE and figures.departures == 0 and recovered
 
     @property
     def figures(self) -> Figures:
-        """Of this drive."""
+        """The metrics of this drive."""
         return figures_of([self.track])
 
     def as_json(self) -> dict[str, Any]:
@@ -206,7 +212,7 @@ OnDrive = Callable[[Drive], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All drives of one command, in order; `facts` name the artifact, the device and the way."""
+    """All drives of one command, in order; `facts` describe artifact, device and run."""
 
     driver: str
     drives: tuple[Drive, ...]
@@ -214,16 +220,16 @@ class Outcome:
 
     @property
     def figures(self) -> Figures:
-        """Of all drives taken together."""
+        """The metrics of all drives taken together."""
         return figures_of([drive.track for drive in self.drives])
 
     def by_scenario(self) -> Iterator[tuple[str, tuple[Drive, ...]]]:
-        """Yield the drives of each scenario, in the order of their first ones."""
+        """Yield each scenario with its drives, in the order of their first drives."""
         for name in dict.fromkeys(drive.track.trial.scenario.name for drive in self.drives):
             yield name, tuple(d for d in self.drives if d.track.trial.scenario.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values: the figures of all, of each scenario and of each drive."""
+        """Return plain values: the metrics of all drives, of each scenario and of each drive."""
         wall_s = sum(drive.wall_s for drive in self.drives)
         frames = sum(drive.frames for drive in self.drives)
         return {
@@ -242,7 +248,7 @@ class Outcome:
         }
 
 
-# Title of a column, and the figure below it.
+# Title of each column, and its metric.
 COLUMNS = (
     ("km", "km"),
     ("departures", "departures"),
@@ -260,18 +266,18 @@ COLUMNS = (
 
 
 def row_of(name: str, figures: Figures) -> list[object]:
-    """Return a row of the table of figures."""
+    """Return a row of the table of metrics."""
     done = f"{figures.completed}/{figures.drives}"
     return [name, done, *(getattr(figures, column) for _, column in COLUMNS)]
 
 
 def table_header(first: str) -> list[str]:
-    """Return the titles of the table of figures."""
+    """Return the titles of the table of metrics."""
     return [first, "done", *(title for title, _ in COLUMNS)]
 
 
 def table_of(outcome: Outcome) -> str:
-    """Return a line for each scenario, and one for all where there are several."""
+    """Return a table with a line per scenario, and one for all if there are several."""
     rows = [
         row_of(name, figures_of([drive.track for drive in drives]))
         for name, drives in outcome.by_scenario()
@@ -281,18 +287,18 @@ def table_of(outcome: Outcome) -> str:
     return format_table(table_header("scenario"), rows)
 
 
-# --- Reports of each drive at its end, so that an interrupted run keeps them ------------------
+# --- Reports of each drive at its end, so that an interrupted run keeps them ---------------------
 
 
 @contextmanager
-def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
-    """Yield a function to call after each drive; `lines` gets one JSON object a line.
+def drive_reporter(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]:
+    """Yield a function to call after each drive; `lines` receives one JSON object per line.
 
     Raises:
         UsageError: the file cannot be written.
     """
     if lines is None:
-        yield _Teller(drives, None, show=show)
+        yield _Reporter(drives, None, show=show)
         return
     try:
         file = lines.open("w", encoding="utf-8")
@@ -301,11 +307,11 @@ def telling(drives: int, lines: Path | None, *, show: bool) -> Iterator[OnDrive]
             f"--lines {lines}: cannot be written: {error.strerror}; name another file"
         ) from error
     with file:
-        yield _Teller(drives, file, show=show)
+        yield _Reporter(drives, file, show=show)
 
 
-class _Teller:
-    """Counts and reports drives."""
+class _Reporter:
+    """Counts and reports finished drives."""
 
     def __init__(self, drives: int, file: TextIO | None, *, show: bool) -> None:
         self._all = drives
@@ -318,14 +324,14 @@ class _Teller:
         self._done += 1
         if self._file is not None:
             self._file.write(f"{json_text(drive.as_json())}\n")
-            # Whatever happens next, this one is not lost.
+            # Flush, so that an interrupted run keeps this drive.
             self._file.flush()
         if self._show:
             print(f"{self._done} of {self._all}: {line_of(drive)}", file=sys.stderr, flush=True)
 
 
 def line_of(drive: Drive) -> str:
-    """Return the result of a drive, in one line."""
+    """Return the result of a drive as one line."""
     trial, figures = drive.track.trial, drive.figures
     offset = "-" if figures.offset_mean_m is None else f"{figures.offset_mean_m:.3f} m"
     recovered = {None: "", 0.0: ", did not recover", 1.0: ", recovered"}

@@ -1,6 +1,7 @@
-"""Runs trials with the expert or the daemon's code, in one process or several; judges gates.
+"""Runs trials with the expert or with the daemon's code, in one or several processes.
 
-A driver is asked once a frame. Its answer takes effect `ANSWER_S` later, as on a device.
+A *trial* is one drive of a scenario with a seed. A driver returns one command per frame, which
+takes effect `ANSWER_S` later, as on a device. `judge_outcome` checks gates on the results.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from tools.simulator.closed_loop.trial import SCENARIOS, STANDARD, Scenario, Tri
 from tools.simulator.world.car import TICK_S
 from tools.simulator.world.expert import Expert, command
 
-# From the moment of a picture until its command reaches the car: warp, model, bus. A device takes
-# 30 to 50 ms.
+# Delay from the exposure of a picture until its command reaches the car: warp, model and bus.
+# A device takes 30 to 50 ms.
 ANSWER_TICKS = 4
 ANSWER_S = ANSWER_TICKS * TICK_S
 
 
 class Driver(Protocol):
-    """The driver of a simulated car."""
+    """A driver of a simulated car."""
 
     answered: int
     """Number of frames so far with a valid answer."""
@@ -78,7 +79,7 @@ def drive(simulation: Simulation, driver: Driver) -> Track:
 
 
 class ExpertDriver:
-    """The expert, which knows the road and every car, and drives the same car as a model."""
+    """The expert, which knows the road and all vehicles, and drives the same car as a model."""
 
     def __init__(self, simulation: Simulation) -> None:
         trial = simulation.trial
@@ -88,10 +89,10 @@ class ExpertDriver:
         self._expert = Expert(trial.world, trial.lane, simulation.set_speed_mps)
 
     def tick(self) -> None:
-        """Do nothing: the expert reads the simulation."""
+        """Do nothing, because the expert reads the simulation."""
 
     def answer(self) -> Action | None:
-        """Plan, and read the command from the plan as the daemon does."""
+        """Plan, and derive the command from the plan as the daemon does."""
         simulation = self._simulation
         if simulation.lane != self._lane:
             self._expert.change_lane(simulation.lane - self._lane, simulation.time_s)
@@ -102,7 +103,7 @@ class ExpertDriver:
         return Action(wanted.curvature_1pm, wanted.acceleration_mps2)
 
     def close(self) -> None:
-        """Do nothing: the expert holds no resources."""
+        """Do nothing, because the expert holds no resources."""
 
 
 # Time between two drives in a log.
@@ -111,8 +112,8 @@ MakeDriver = Callable[[Simulation], Driver]
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """One drive, described for another process; None: the scenario's length, no fault."""
+class DriveRequest:
+    """One drive, described for another process; None selects the scenario's length and no fault."""
 
     scenario: str
     seed: int
@@ -120,34 +121,34 @@ class Errand:
     fault: str | None = None
 
     def trial(self) -> Trial:
-        """Make the drive."""
+        """Create the trial of the drive."""
         return make_trial(SCENARIOS[self.scenario], self.seed, self.length_m)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`drives` trials of each scenario, seeds from `seed` on; None: the scenario's length."""
+    """`drives` seeds from `seed` on for each scenario; None selects the scenario's length."""
 
     scenarios: tuple[Scenario, ...] = (STANDARD,)
     seed: int = 0
     drives: int = 1
     length_m: float | None = None
 
-    def errands(self, fault: str | None = None) -> list[Errand]:
-        """Return the drives, each with a fault if there is one."""
+    def requests(self, fault: str | None = None) -> list[DriveRequest]:
+        """Return all drives, each with the given fault."""
         return [
-            Errand(scenario.name, seed, self.length_m, fault)
+            DriveRequest(scenario.name, seed, self.length_m, fault)
             for scenario in self.scenarios
             for seed in range(self.seed, self.seed + self.drives)
         ]
 
     def trials(self) -> Iterable[Trial]:
-        """Make the trials one by one, because a road takes some memory."""
-        return (errand.trial() for errand in self.errands())
+        """Create the trials one by one, to save memory."""
+        return (request.trial() for request in self.requests())
 
 
 def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:
-    """Return scenarios by their names; ``all`` selects all, no name the standard one.
+    """Return scenarios by name; ``all`` selects all of them, no name the standard one.
 
     Raises:
         UsageError: there is no such scenario.
@@ -196,9 +197,9 @@ def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list
 
 @dataclass(slots=True)
 class DaemonDrivers:
-    """Makes drivers that share a program; their logs follow each other in time.
+    """Creates drivers that share a program; their log times follow each other.
 
-    `record` takes the bytes of every event; `fault` is injected into each drive.
+    `record` is called with the bytes of every event; `fault` is injected into each drive.
     """
 
     program: DrivingProgram
@@ -209,7 +210,7 @@ class DaemonDrivers:
     _start_ns: int = START_NS
 
     def __call__(self, simulation: Simulation) -> DaemonDriver:
-        """Return the driver of a drive."""
+        """Return a driver for a simulation."""
         if self._last is not None:
             self._start_ns += self._last.frame * FRAME_NS + BETWEEN_NS
         self._last = simulation
@@ -218,21 +219,21 @@ class DaemonDrivers:
         return DaemonDriver(simulation, self.program, wire)
 
 
-# --- Drives in several processes, with the same results ---------------------------------------
+# --- Drives in several processes, with identical results -----------------------------------------
 #
-# Each process loads the program once and drives one errand after another. If one fails or dies, the
-# run ends with a one-line error; finished drives have already been reported.
+# Each process loads the program once and drives one trial after another. If one fails or dies, the
+# run ends with a one-line error; finished drives have been reported by then.
 
 
 class _Driven(NamedTuple):
-    """A drive without its trial, which the receiver rebuilds from the errand.
+    """A drive without its trial, which the receiver rebuilds.
 
     Attributes:
-        position: the index of its errand.
-        samples, end: from its track.
-        frames: frames that the cameras exposed.
-        answered: frames with a valid answer.
-        wall_s: duration of the drive.
+        position: index of the drive.
+        samples, end: fields of its track.
+        frames: number of frames that the cameras exposed.
+        answered: number of frames with a valid answer.
+        wall_s: duration of the run.
     """
 
     position: int
@@ -245,25 +246,25 @@ class _Driven(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan that all processes share.
+    """The plan shared by all processes.
 
     Attributes:
-        errands: all drives.
+        requests: all drives.
         model: the driving artifact.
         device: the OpenCL device; None selects the best.
-        threads: the threads of each process's OpenCL driver.
+        threads: number of threads of each process's OpenCL driver.
         level: the log level of all processes.
     """
 
-    errands: tuple[Errand, ...]
+    requests: tuple[DriveRequest, ...]
     model: Path
     device: str | None
     threads: int
     level: int
 
 
-def drive_apart(
-    errands: Sequence[Errand],
+def drive_in_processes(
+    requests: Sequence[DriveRequest],
     model: Path,
     device: str | None,
     workers: int,
@@ -272,52 +273,52 @@ def drive_apart(
     """Drive in several processes.
 
     Args:
-        errands: the drives.
+        requests: the drives.
         model: the driving artifact.
         device: the OpenCL device; None selects the best.
         workers: the number of processes.
         on_drive: called after each drive, in the order in which they end.
 
     Returns:
-        The drives in the order of the errands, and the name of the device.
+        The drives in the order of `requests`, and the name of the device.
 
     Raises:
         ToolError: a process failed or died.
     """
-    count = min(workers, len(errands))
+    count = min(workers, len(requests))
     level = logging.getLogger().level
-    plan = _Plan(tuple(errands), model, device, threads_of_one(count), level)
-    # The next errand; each idle process takes one.
+    plan = _Plan(tuple(requests), model, device, threads_of_one(count), level)
+    # Index of the next drive; each idle process takes one.
     taken = multiprocessing.get_context("spawn").Value("q", 0)
     gone = ToolError(
-        "--workers: expected the driving processes to go on, found one that is gone; is there "
+        "--workers: expected the driving processes to go on, found one dead; is there "
         "enough memory? Try --workers 1"
     )
     drives: dict[int, Drive] = {}
     name = ""
     with open_crew(_drive, [(plan, taken)] * count, gone) as crew:
-        while len(drives) < len(errands):
+        while len(drives) < len(requests):
             for message in crew.receive(1.0):
                 if isinstance(message, str):
                     name = message
                     continue
-                drive = _whole(errands[message.position], message)
+                drive = _rebuilt(requests[message.position], message)
                 drives[message.position] = drive
                 if on_drive is not None:
                     on_drive(drive)
-    return [drives[position] for position in range(len(errands))], name
+    return [drives[position] for position in range(len(requests))], name
 
 
-def _whole(errand: Errand, driven: _Driven) -> Drive:
-    track = Track(errand.trial(), driven.samples, End(driven.end))
-    return Drive(track, driven.frames, driven.answered, driven.wall_s, errand.fault or "")
+def _rebuilt(request: DriveRequest, driven: _Driven) -> Drive:
+    track = Track(request.trial(), driven.samples, End(driven.end))
+    return Drive(track, driven.frames, driven.answered, driven.wall_s, request.fault or "")
 
 
 def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
-    """Drive errands until none is left; the body of a process.
+    """Run drives until none is left; this is the main function of a worker process.
 
     Raises:
-        ToolError: something failed; only the message, because not every error can be pickled.
+        ToolError: the drive failed. Only the message is kept, as not every error can be pickled.
     """
     limit_threads(plan.threads)
     logging.basicConfig(
@@ -326,10 +327,10 @@ def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
     try:
         with load_model(plan.model, plan.device) as loaded:
             send(loaded.device)
-            while not is_stopped() and (position := _next(taken)) < len(plan.errands):
-                errand = plan.errands[position]
-                fault = None if errand.fault is None else FAULTS[errand.fault]
-                done = drive_one(errand.trial(), DaemonDrivers(loaded.program, fault))
+            while not is_stopped() and (position := _next(taken)) < len(plan.requests):
+                request = plan.requests[position]
+                fault = None if request.fault is None else FAULTS[request.fault]
+                done = drive_one(request.trial(), DaemonDrivers(loaded.program, fault))
                 track = done.track
                 send(
                     _Driven(
@@ -346,9 +347,9 @@ def _next(taken: Any) -> int:
         return int(taken.value) - 1
 
 
-# --- Gates on closed-loop metrics: conditions in metres, instead of clean drives --------------
+# --- Gates: conditions on the metrics ------------------------------------------------------------
 
-# Counts over all drives and per drive, in addition to the metrics.
+# Counts that are available in addition to the metrics.
 _COUNTS: Final = ("frames", "answered")
 # Metrics of a live run.
 _LIVE: Final = (
@@ -358,9 +359,9 @@ _LIVE: Final = (
 
 
 def gate_names(selection: Selection) -> tuple[str, ...]:
-    """Return the names of all metrics of the drives, before any is driven."""
+    """Return the names of all metrics of the drives, before they are driven."""
     figures = tuple(figures_of([]).as_json())
-    drives = (f"{one.scenario}-{one.seed}" for one in selection.errands())
+    drives = (f"{one.scenario}-{one.seed}" for one in selection.requests())
     return (
         *figures,
         *_COUNTS,

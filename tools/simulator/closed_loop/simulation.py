@@ -1,9 +1,9 @@
-"""The simulation of road, car and other cars at 100 Hz; their state is recorded 20 times a second.
+"""Simulates road, car and traffic at 100 Hz, and records their state 20 times a second.
 
-It knows nothing of daemons or messages. A driver is asked once a frame; its answer takes effect
-when it would arrive. Before that, the run-up leads the car along the lane's centre, so that a model
-has seen a drive. In its last metres it leaves the centre, to hand the car over with the trial's
-offset and heading.
+The simulation does not depend on the daemon or on messages: it executes the `action` that a driver
+sets. A drive starts with the *run-up*, which moves the car along the lane's centre to fill the
+model's history. In its last metres the car leaves the centre, so that the hand-over to the driver
+happens at the trial's offset and heading.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tools.simulator.world.car import FRONT_M, LENGTH_M, TICK_S, WIDTH_M, Body, 
 from tools.simulator.world.curves import Floats, arctangent, sin_cos
 from tools.simulator.world.traffic import Traffic, Vehicle
 
-# The way on which the run-up leaves the centre; at most half of the run-up.
+# Distance over which the run-up leaves the centre; at most half of the run-up.
 SWERVE_M = 40.0
 
 
 class RunUp:
-    """Leads the car to the hand-over."""
+    """The motion of the car up to the hand-over."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -35,29 +35,29 @@ class RunUp:
         bend = trial.world.road.at(trial.hand_over_m).curvature_1pm
         sine, cosine = sin_cos(trial.off_rad)
         along = 1.0 - bend * (self._centre_m + trial.off_m)
-        # The quintic from 0 to off_m with the slope of the heading at its end, bent nowhere there.
+        # The quintic from 0 to off_m that ends with the slope of the heading and without curvature.
         end, rise = trial.off_m, float(sine) / float(cosine) * along * self._swerve_m
         self._parts = (10.0 * end - 4.0 * rise, -15.0 * end + 7.0 * rise, 6.0 * end - 3.0 * rise)
 
     def car(self, time_s: float) -> Car:
-        """Return the car at a time that counts to the hand-over at 0."""
+        """Return the car at a negative time relative to the hand-over."""
         trial = self._trial
         s = trial.hand_over_m + trial.speed_mps * time_s
         x, y, heading = self._pose(s)
         before_x, before_y, before = self._pose(s - trial.speed_mps * TICK_S)
-        way = math.sqrt((x - before_x) ** 2 + (y - before_y) ** 2)
-        # Speed and curvature are those of the last tick, as the car's sensors measure them.
+        distance = math.sqrt((x - before_x) ** 2 + (y - before_y) ** 2)
+        # Speed and curvature are those of the last tick, as measured by the car's sensors.
         return Car(
             x_m=x,
             y_m=y,
             heading_rad=heading,
-            speed_mps=way / TICK_S,
+            speed_mps=distance / TICK_S,
             s_m=s,
-            curvature_1pm=(heading - before) / way,
+            curvature_1pm=(heading - before) / distance,
         )
 
     def _pose(self, s_m: float) -> tuple[float, float, float]:
-        """Return x, y and heading on the path."""
+        """Return x, y and heading of the path at an arc length."""
         road = self._trial.world.road
         t = max(0.0, 1.0 + (s_m - self._trial.hand_over_m) / self._swerve_m)
         third, fourth, fifth = self._parts
@@ -72,25 +72,24 @@ class RunUp:
 FRAME_S = 0.05
 TICKS_PER_FRAME = round(FRAME_S / TICK_S)
 RUN_UP_TICKS = round(RUN_UP_S / TICK_S)
-# The set speed holds the car back as cruise control does: so much less for each m/s too fast.
+# Gain of cruise control: deceleration per m/s above the set speed.
 CRUISE_GAIN_1PS = 0.5
-# With shouldStop the brake holds at least so much.
+# Acceleration that holds the car with shouldStop.
 HOLD_MPS2 = -1.0
 STANDING_MPS = 0.1
-# Behind a lead that stopped, the drive is over when the car has stood for so long; elsewhere a car
-# that stands for so long will not get anywhere.
+# Standing this long ends the drive: successfully behind a stopped lead car, otherwise as stalled.
 STOOD_S, STALLED_S = 2.0, 20.0
-# Farther beyond the carriageway than this nothing is to be learnt any more.
+# Distance beyond the asphalt, and heading error, at which a drive ends.
 LOST_M = 2.0
 LOST_RAD = 1.0
-# A lane change: blinker, then the hand at the wheel; it is over when the car stays in its new lane.
+# A lane change: blinker, then torque on the wheel. It ends when the car stays in its new lane.
 NUDGE_AFTER_S, NUDGE_S = 1.0, 0.6
 ARRIVED_M, ARRIVED_S = 0.3, 1.0
 CHANGE_LIMIT_S = 12.0
 
 
 class End(StrEnum):
-    """Why a drive was over."""
+    """The reason for the end of a drive."""
 
     DONE = "done"
     LEFT_ROAD = "left the road"
@@ -99,16 +98,17 @@ class End(StrEnum):
 
 
 class Sample(NamedTuple):
-    """One moment after the hand-over.
+    """The state of one frame after the hand-over.
 
     Attributes:
-        time_s: from the hand-over.
-        offset_m: of the camera from the centre of its lane, positive to the right.
-        heading_rad: of the car against the road, positive to the right.
-        curvature_1pm: of the path.
-        gap_m: from the front of the car to the rear of what is ahead in its way; infinite: nothing.
+        time_s: time since the hand-over.
+        s_m, x_m, y_m: arc length and world position of the car.
+        offset_m: offset of the camera from the centre of its lane, positive to the right.
+        heading_rad: heading relative to the road, positive to the right.
+        curvature_1pm: curvature of the path.
+        gap_m: distance from the car's front to the rear of the vehicle ahead; infinite if none.
         counts: 1 where offset and heading are judged, 0 during a lane change or a recovery.
-        out: 1 where a side of the car is beyond the border of its lane (or of both, changing).
+        out: 1 where a side of the car is beyond its lane; in a lane change, beyond both lanes.
     """
 
     time_s: float
@@ -139,7 +139,7 @@ class Track:
 
     @property
     def driven_m(self) -> float:
-        """Along the road."""
+        """Distance driven along the road."""
         if not self.samples.size:
             return 0.0
         return max(0.0, float(self.samples[-1, 1]) - self.trial.hand_over_m)
@@ -147,10 +147,13 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """A lane change under way to a `side`; the blinker went on at `began_s`.
+    """A lane change in progress.
 
-    The car has been near the centre of its new lane for `near_s`. Once `moving`, the hand was at
-    the wheel and the new lane is the lane.
+    Attributes:
+        side: direction of the change.
+        began_s: time at which the blinker was set.
+        near_s: time that the car has been near the centre of its new lane.
+        moving: whether the driver has nudged the wheel, so that the new lane is the target.
     """
 
     side: int
@@ -160,14 +163,14 @@ class LaneChange:
 
 
 class Simulation:
-    """One drive as it goes on.
+    """One drive in progress.
 
     Attributes:
-        ticks: of 10 ms since the beginning of the run-up.
-        body: where it is on the road, of the last whole frame.
-        lane: the lane that the car should be in.
-        change: the lane change under way; None: none.
-        end: why the drive is over; None: it goes on.
+        ticks: ticks of 10 ms since the beginning of the run-up.
+        body: state of the car at the last frame.
+        lane: the lane in which the car should be.
+        change: the current lane change; None if there is none.
+        end: reason for the end of the drive; None while it is running.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -182,7 +185,7 @@ class Simulation:
         self.change: LaneChange | None = None
         self.action = Action()
         self.end: End | None = None
-        self._wishes = list(trial.wishes)
+        self._requested_changes = list(trial.requested_changes)
         self._samples: list[Sample] = []
         self._stood_s = 0.0
 
@@ -193,7 +196,7 @@ class Simulation:
 
     @property
     def is_engaged(self) -> bool:
-        """Whether the driver under test has the wheel."""
+        """Whether the driver under test has control."""
         return self.ticks >= RUN_UP_TICKS
 
     @property
@@ -203,12 +206,12 @@ class Simulation:
 
     @property
     def blinker(self) -> int:
-        """Side of the blinker; 0: off."""
+        """Direction of the blinker; 0 for off."""
         return 0 if self.change is None else self.change.side
 
     @property
     def nudge(self) -> int:
-        """Side to which the driver's hand turns the wheel; 0: it does not."""
+        """Direction of the driver's torque on the wheel; 0 for none."""
         if self.change is None:
             return 0
         since_s = self.time_s - self.change.began_s
@@ -216,17 +219,17 @@ class Simulation:
 
     @property
     def set_speed_mps(self) -> float:
-        """What cruise control would keep: the road's limit."""
+        """The set speed of cruise control, which is the road's limit."""
         return max(self.trial.world.speed_limit_mps, self.trial.speed_mps)
 
     @property
     def track(self) -> Track:
-        """What happened, when it is over."""
+        """The record of the finished drive."""
         samples = np.array(self._samples, np.float64).reshape(-1, len(Sample._fields))
         return Track(self.trial, samples, self.end or End.DONE)
 
     def tick(self) -> None:
-        """Go on by 10 ms."""
+        """Advance by 10 ms."""
         self.ticks += 1
         if self.ticks <= RUN_UP_TICKS:
             self.car = self._run_up.car(self.time_s)
@@ -236,7 +239,7 @@ class Simulation:
             self._frame()
 
     def _acceleration(self) -> float:
-        """Return the command for motor and brakes, which keeps the car to its set speed."""
+        """Return the commanded acceleration, limited by cruise control."""
         wanted = self.action.acceleration_mps2
         if self.action.should_stop:
             wanted = min(wanted, HOLD_MPS2)
@@ -251,7 +254,7 @@ class Simulation:
         return lead is not None and lead.at(self.ticks * TICK_S)[0] == 0.0
 
     def _frame(self) -> None:
-        """Look where everything is."""
+        """Update the state at a frame, and record it after the hand-over."""
         self.body = self.car.body(self.trial.world.road)
         if self._traffic is not None:
             self._traffic.step(FRAME_S, self.body)
@@ -262,10 +265,10 @@ class Simulation:
             self.end = self._judge()
 
     def _guide_lane_change(self) -> None:
-        """Let the driver ask for a lane change, and see it done."""
+        """Start a requested lane change, or advance and end the current one."""
         if self.change is None:
-            if self._wishes and self.body.s_m >= self._wishes[0].s_m:
-                self.change = LaneChange(self._wishes.pop(0).side, self.time_s)
+            if self._requested_changes and self.body.s_m >= self._requested_changes[0].s_m:
+                self.change = LaneChange(self._requested_changes.pop(0).side, self.time_s)
             return
         change, since_s = self.change, self.time_s - self.change.began_s
         if not change.moving and since_s >= NUDGE_AFTER_S:
@@ -300,11 +303,11 @@ class Simulation:
         )
 
     def _is_out(self) -> bool:
-        """Tell whether a side of the car is beyond its lane; changing, beyond both lanes."""
+        """Return whether a side of the car is beyond its lane, or during a change beyond both."""
         half_m, offset = 0.5 * self.trial.world.lanes.width_m, self._offset()
         left, right = -half_m, half_m
         if self.change is not None and self.change.moving:
-            # The lane that it comes from lies on the other side.
+            # The previous lane is on the other side.
             left -= 2.0 * half_m * (self.change.side > 0)
             right += 2.0 * half_m * (self.change.side < 0)
         side = 0.5 * WIDTH_M
@@ -326,14 +329,14 @@ class Simulation:
 
 
 def gap_ahead(body: Body, vehicles: tuple[Vehicle, ...]) -> float:
-    """Return the way from the front of the car to the rear of the next vehicle in its way, m."""
+    """Return the distance from the car's front to the rear of the next vehicle in its path, m."""
     front_m = body.s_m + FRONT_M
     gaps = [v.s_m - front_m for v in vehicles if v.s_m > body.s_m and _is_beside(body, v)]
     return min(gaps, default=float("inf"))
 
 
 def overlaps(body: Body, vehicle: Vehicle) -> bool:
-    """Tell whether the car and a vehicle occupy the same place, seen along the road."""
+    """Return whether the car and a vehicle overlap, seen along the road."""
     front_m = body.s_m + FRONT_M
     rear_m = front_m - LENGTH_M
     along = rear_m < vehicle.s_m + vehicle.length_m and vehicle.s_m < front_m
@@ -346,7 +349,7 @@ def _is_beside(body: Body, vehicle: Vehicle) -> bool:
 
 
 def _traffic_of(trial: Trial, body: Body) -> Traffic | None:
-    """Return the other cars of a drive; None: there are none."""
+    """Return the other cars of a drive; None if there are none."""
     if trial.lead is not None:
         return Traffic(trial.world, trial.seed, body, density=0.0, lead=trial.lead)
     return Traffic(trial.world, trial.seed, body) if trial.scenario.traffic else None

@@ -1,4 +1,7 @@
-"""The trained model that is shipped, compiled by the command a user would type, and kept."""
+"""Compiles the shipped trained model with `modeld compile`, and caches the artifact.
+
+The artifact is compiled again if the models, the compiler or the runtime have changed.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ ONNX_NAMES = ("vision.onnx", "policy.onnx")
 
 
 def trained_model(directory: Path, *, quiet: bool) -> Path:
-    """Return the artifact of the trained model; compile it unless a current one is in `directory`.
+    """Return the artifact of the trained model; compile it if `directory` has no current one.
 
-    A file next to the artifact records what it was made from.
+    A stamp file next to the artifact identifies the sources of the artifact.
 
     Raises:
         UsageError: there is no trained model.
-        ProcessError: it does not compile.
+        ProcessError: the compilation failed.
     """
     onnx_files = [MODELS / name for name in ONNX_NAMES]
     missing = [path.name for path in onnx_files if not path.is_file()]
@@ -59,7 +62,7 @@ def trained_model(directory: Path, *, quiet: bool) -> Path:
 
 
 def _fingerprint(onnx_files: list[Path]) -> str:
-    """Digest of what the artifact is made from: compiler and format, as source, and models."""
+    """Return a digest of the sources of compiler and runtime, and of the ONNX models."""
     digest = hashlib.sha256()
     for package in (runtime, scheduler):
         assert package.__file__ is not None

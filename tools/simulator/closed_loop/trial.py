@@ -1,7 +1,8 @@
-"""One drive of a scenario, made from a seed: road, place, mounting, and what happens on the way.
+"""Defines scenarios, and makes one drive of a scenario, a *trial*, from a seed.
 
-Two drives of one seed share their road; everything else is drawn for the scenario. The seeds of the
-roads begin far from those that models are trained on, so a drive is on a road that no model saw.
+Trials of the same seed share their road, unless the scenario changes it; everything else is drawn
+for the scenario. The roads' seeds are far from those used for training, so a model has seen none of
+these roads.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ class Scenario:
     """One kind of drive.
 
     Attributes:
-        length_m: how far is driven after the hand-over, unless the user says otherwise.
-        speed_mps: lowest and highest speed at the hand-over; None: the road's limit.
-        off_m: how far from the lane's centre the car is handed over, to a side that the seed says.
-        off_deg: by how much it points elsewhere than the road then, to either side.
-        counts_from_m: from where on offsets and departures count; a recovery is judged there.
-        sharp: the road has curves that need slowing down.
-        traffic: other cars drive on the road.
-        lead: a car ahead brakes to a stop.
-        lane_change_every_m: how far apart the driver asks for a lane change; 0: never.
-        lost_frames: share of the frames that a camera fails to deliver, each camera by itself.
-        calibration_off_deg: by how much ``liveCalibration`` errs in yaw, and by half of it in
-            pitch, for `CALIBRATION_OFF_S`; then it is right.
-        light: 0 is night, 1 is noon; None: as the road's seed has it.
-        rain: 0 is none, 1 is heavy; None: as the road's seed has it.
+        name, what: name and description.
+        length_m: default distance after the hand-over.
+        speed_mps: lowest and highest speed at the hand-over; None for the road's limit.
+        off_m: offset from the lane's centre at the hand-over, to a random side.
+        off_deg: heading error at the hand-over, to a random side.
+        counts_from_m: distance from which offsets and departures are judged, and recoveries.
+        sharp: whether the road has curves that need slowing down.
+        traffic: whether there are other cars on the road.
+        lead: whether a car ahead brakes to a stop.
+        lane_change_every_m: distance between lane changes; 0 for none.
+        lost_frames: share of frames that each camera fails to deliver.
+        calibration_off_deg: yaw error of ``liveCalibration`` during `CALIBRATION_OFF_S`; the
+            pitch error is half of it.
+        light: 0 is night, 1 is noon; None for the road's own.
+        rain: 0 is none, 1 is heavy; None for the road's own.
     """
 
     name: str
@@ -81,26 +83,26 @@ _ALL = (
     Scenario("lane-change", "lane changes by blinker and a nudge", lane_change_every_m=250.0),
     Scenario("curves", "curves that need slowing down", sharp=True),
     Scenario("lost-frames", "cameras that lose one frame in 25", lost_frames=0.04),
-    Scenario("calibration", "a calibration that is off, then right", calibration_off_deg=1.0),
+    Scenario("calibration", "a wrong calibration that is then corrected", calibration_off_deg=1.0),
     Scenario("night", "headlights only", light=0.0),
     Scenario("rain", "heavy rain", rain=1.0),
 )
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType({one.name: one for one in _ALL})
 
-# Training draws its roads below this.
+# Seed of the first road; training uses seeds below it.
 FIRST_WORLD = 1_000_000_000
-# Somebody else drives first, for as long as the model's history reaches back.
+# Duration of the run-up, which fills the model's history.
 RUN_UP_S = 5.0
-# The run-up begins here, the hand-over is `RUN_UP_S` later.
+# Arc length at which the run-up begins; the hand-over is `RUN_UP_S` later.
 RUN_UP_FROM_M = 10.0
-# A drive ends with the frame after its last metre; what can be seen from there is the road's.
+# Length of the road beyond the end of the drive; the road's sight distance is added.
 ROAD_BEYOND_M = 50.0
-# A road with sharp curves is one that was built for so much less than its limit.
+# A road with sharp curves is built for this share of its speed limit.
 _SHARP = 0.65
 CALIBRATION_OFF_S = (4.0, 14.0)
-# A driver's hand at the wheel is to be comfortable while nobody slows down for curves.
+# Largest lateral acceleration of the run-up, which does not slow down for curves.
 _RUN_UP_LATERAL_MPS2 = 2.0
-# The way back to the lane takes up to 2 m/s2 by itself, of the 3 that the car allows.
+# A recovery needs up to 2 m/s2 itself, of the 3 m/s2 that the car allows.
 RECOVERY_LATERAL_MPS2 = 1.2
 _LANE_CHANGE_MIN_MPS = 12.0
 _IN_TRAFFIC = 0.85
@@ -110,8 +112,8 @@ Angles = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The driver asks for a lane change where the blinker goes on at `s_m`."""
+class RequestedChange:
+    """A lane change to a `side`, requested at arc length `s_m`."""
 
     s_m: float
     side: int
@@ -119,21 +121,22 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Everything that one drive depends on; equal trials give equal drives.
+    """The complete description of one drive; equal trials give equal drives.
 
     Attributes:
-        scenario, seed: its kind and the user's number.
-        lane: where the car is handed over.
-        hand_over_m: arc length of that place.
-        end_m: where the drive is over.
-        speed_mps: at the hand-over.
-        off_m: from the lane's centre there, positive to the right.
-        off_rad: of the car against the road there, positive to the right.
-        rpy_rad: how the cameras are mounted (device from calib).
-        wrong_rpy_rad: the value of ``liveCalibration`` meanwhile, see `told_rpy_rad`.
-        height_m: of the cameras.
-        lead: a car that brakes, by times from the beginning of the run-up; None: none.
-        wishes: lane changes, in order.
+        scenario, seed: kind of drive, and the user's seed.
+        world: road and scenery.
+        lane: lane of the hand-over.
+        hand_over_m: arc length of the hand-over.
+        end_m: arc length of the end.
+        speed_mps: speed at the hand-over.
+        off_m: offset from the lane's centre at the hand-over, positive to the right.
+        off_rad: heading error at the hand-over, positive to the right.
+        rpy_rad: mounting of the cameras, device from calib.
+        wrong_rpy_rad: wrong angles in ``liveCalibration``, see `reported_rpy_rad`.
+        height_m: height of the cameras.
+        lead: a braking lead car, timed from the beginning of the run-up; None for none.
+        requested_changes: requested lane changes, in order.
     """
 
     scenario: Scenario
@@ -149,15 +152,15 @@ class Trial:
     wrong_rpy_rad: Angles
     height_m: float
     lead: ScriptedLead | None
-    wishes: tuple[Wish, ...]
+    requested_changes: tuple[RequestedChange, ...]
 
-    def told_rpy_rad(self, time_s: float) -> Angles:
-        """Return the angles in ``liveCalibration`` at a time from the hand-over."""
+    def reported_rpy_rad(self, time_s: float) -> Angles:
+        """Return the angles in ``liveCalibration`` at a time since the hand-over."""
         first, last = CALIBRATION_OFF_S
         return self.wrong_rpy_rad if first <= time_s < last else self.rpy_rad
 
     def loses(self, stream: int, frame_id: int) -> bool:
-        """Tell whether a camera fails to deliver a frame."""
+        """Return whether a camera fails to deliver a frame."""
         share = self.scenario.lost_frames
         if share == 0.0:
             return False
@@ -167,7 +170,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where and how fast a car is handed over."""
+    """The place and the speed of a hand-over."""
 
     world: World
     lane: int
@@ -176,7 +179,7 @@ class _Place:
 
 
 def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> Trial:
-    """Make a drive of a seed (not negative); without a length it has the scenario's."""
+    """Return the trial of a non-negative seed; the default length is the scenario's."""
     rng = np.random.default_rng((seed, zlib.crc32(scenario.name.encode())))
     length = scenario.length_m if length_m is None else length_m
     world = make_world(scenario, seed, length)
@@ -199,18 +202,18 @@ def make_trial(scenario: Scenario, seed: int, length_m: float | None = None) -> 
         wrong_rpy_rad=(rpy[0], rpy[1] + 0.5 * error, rpy[2] + error),
         height_m=float(rng.uniform(1.17, 1.27)),
         lead=_lead_of(speed, rng) if scenario.lead else None,
-        wishes=_wishes_of(place, length, scenario.lane_change_every_m, rng),
+        requested_changes=_draw_changes(place, length, scenario.lane_change_every_m, rng),
     )
 
 
 def make_world(scenario: Scenario, seed: int, length_m: float) -> World:
-    """Return the road of a drive: that of the seed, changed for the scenario."""
+    """Return the road of a seed, modified for the scenario."""
     fastest = 40.0 if scenario.speed_mps is None else scenario.speed_mps[1]
     whole_m = RUN_UP_FROM_M + RUN_UP_S * fastest + length_m + ROAD_BEYOND_M
     number = FIRST_WORLD + seed
     world = random_world(number, whole_m)
     if scenario.lane_change_every_m:
-        # The first road from that seed on that has a lane to change to.
+        # Use the first road, in steps of FIRST_WORLD, that has a second lane and is fast enough.
         while world.lanes.count < 2 or world.speed_limit_mps < _LANE_CHANGE_MIN_MPS:
             number += FIRST_WORLD
             world = random_world(number, whole_m)
@@ -227,11 +230,11 @@ def make_world(scenario: Scenario, seed: int, length_m: float) -> World:
 
 
 def _speed_of(scenario: Scenario, world: World, rng: np.random.Generator) -> float:
-    # Behind others nobody drives as fast as the road allows.
+    # In traffic, cars are slower than the road allows.
     wanted = world.speed_limit_mps * (_IN_TRAFFIC if scenario.traffic else 1.0)
     if scenario.speed_mps is not None:
         wanted = float(rng.uniform(*scenario.speed_mps))
-    # The run-up ends at 50 m from the slowest, at some 200 m from the fastest.
+    # The run-up ends about 50 m from its start for slow cars, and 200 m for fast ones.
     road, beyond_m, lateral = world.road, 20.0, _RUN_UP_LATERAL_MPS2
     if scenario.off_m:
         beyond_m, lateral = scenario.counts_from_m, RECOVERY_LATERAL_MPS2
@@ -245,7 +248,7 @@ def _side(rng: np.random.Generator) -> int:
 
 
 def _lead_of(speed_mps: float, rng: np.random.Generator) -> ScriptedLead:
-    """Draw the car ahead: 1.5 to 2.5 s away, braking at 1.5 to 3.5 m/s2 after 2 to 6 s."""
+    """Draw a lead car: 1.5 to 2.5 s ahead, braking at 1.5 to 3.5 m/s2 after 2 to 6 s."""
     gap_m = speed_mps * float(rng.uniform(1.5, 2.5))
     brakes_s = RUN_UP_S + float(rng.uniform(2.0, 6.0))
     braking = float(rng.uniform(1.5, 3.5))
@@ -253,17 +256,19 @@ def _lead_of(speed_mps: float, rng: np.random.Generator) -> ScriptedLead:
     return ScriptedLead(gap_m, ((0.0, speed_mps), (brakes_s, speed_mps), (stands_s, 0.0)))
 
 
-def _wishes_of(
+def _draw_changes(
     place: _Place, length_m: float, every_m: float, rng: np.random.Generator
-) -> tuple[Wish, ...]:
-    """Draw lane changes to lanes that exist."""
+) -> tuple[RequestedChange, ...]:
+    """Draw lane changes to existing lanes."""
     if not every_m:
         return ()
-    wishes, lane = [], place.lane
+    requested_changes, lane = [], place.lane
     for number in range(int(length_m / every_m)):
         side = _side(rng)
         if not 0 <= lane + side < place.world.lanes.count:
             side = -side
         lane += side
-        wishes.append(Wish(place.hand_over_m + (number + 0.2) * every_m, side))
-    return tuple(wishes)
+        requested_changes.append(
+            RequestedChange(place.hand_over_m + (number + 0.2) * every_m, side)
+        )
+    return tuple(requested_changes)

@@ -1,1 +1,1 @@
-"""Rendered drives with a known ground truth, in the format of recorded segments."""
+"""Renders drives with a known ground truth in the format of recorded segments."""

@@ -1,6 +1,6 @@
-"""The messages of a car, as its processes would publish them, and those of a rendered segment.
+"""Generates the messages that a simulated car publishes, and all messages of a rendered segment.
 
-Slow services start again with each segment, so that a segment can be played by itself.
+Slow services restart their schedule in each segment, so a segment can be played on its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tools.simulator.world.car import FAMILY_CAR, CarModel
 from tools.simulator.world.expert import LEFT
 from tools.simulator.world.view import rotation
 
-# Frames between two messages of slow services.
+# Intervals of slow services, in frames.
 CALIBRATION_FRAMES, DEVICE_FRAMES = 5, 10
-# The driver's hand at the wheel, in the car's unit.
+# Torque of the driver's hand on the steering wheel, in carState's unit.
 NUDGE_TORQUE = 2.5
 
 Angles = tuple[float, float, float]
@@ -30,13 +30,13 @@ Angles = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """How a car moves at one moment; all of it is positive to the right.
+    """The motion of a car at one time; lateral quantities are positive to the right.
 
     Attributes:
-        curvature_1pm: of its path.
-        rpy_rad: of its body in the world; yaw is its heading, of any number of turns.
+        curvature_1pm: curvature of the path.
+        rpy_rad: roll, pitch and yaw of the car in the world; the yaw is not wrapped.
         blinker: ``LEFT``, ``RIGHT`` or 0.
-        nudge: the same for the driver's hand at the wheel.
+        nudge: direction of the driver's torque on the wheel: ``LEFT``, ``RIGHT`` or 0.
     """
 
     speed_mps: float
@@ -48,21 +48,21 @@ class Motion:
 
     @property
     def yaw_rate_radps(self) -> float:
-        """Positive to the right."""
+        """Yaw rate, positive to the right."""
         return self.curvature_1pm * self.speed_mps
 
     @property
     def heading_rad(self) -> float:
-        """Yaw within half a turn."""
+        """Yaw, wrapped to half a turn on both sides."""
         return math.remainder(self.rpy_rad[2], 2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The content of messages that a fault may falsify.
+class ReportedValues:
+    """The reported values that a simulated fault may falsify.
 
-    `rpy_rad` is ``liveCalibration.rpyCalib``, `lateral_delay_s` is ``liveDelay.lateralDelay`` and
-    ``carParams.steerActuatorDelay``, `speed_mps` is ``carState.vEgo``.
+    `rpy_rad` is ``liveCalibration.rpyCalib``. `lateral_delay_s` is ``liveDelay.lateralDelay`` and
+    ``carParams.steerActuatorDelay``. `speed_mps` is ``carState.vEgo``.
     """
 
     rpy_rad: Angles
@@ -72,19 +72,22 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class CarReport:
-    """The messages of one moment, which have the car's directions, and what they are made from.
+    """Builds the messages of a car at one time from its motion and command.
 
     Attributes:
-        wanted: what the car is commanded to do, if `is_engaged`.
-        told: what messages claim; it may be wrong on purpose.
-        rpy_rad: how the cameras are mounted, device from calib; `height_m` is theirs over the road.
-        set_speed_mps: of cruise control.
-        device: the car's, since it was started.
+        motion: true motion of the car.
+        wanted: command to the car while `is_engaged`.
+        reported: reported values; they can be wrong on purpose.
+        rpy_rad: mounting angles of the cameras, device from calib.
+        height_m: height of the cameras above the road.
+        set_speed_mps: set speed of cruise control.
+        device: device type in deviceState.
+        started_ns: monotonic time at which the device was started.
     """
 
     motion: Motion
     wanted: Action
-    told: Told
+    reported: ReportedValues
     rpy_rad: Angles
     height_m: float
     set_speed_mps: float
@@ -93,17 +96,17 @@ class CarReport:
     is_engaged: bool = True
     model: CarModel = FAMILY_CAR
 
-    def of_start(self, time_ns: int) -> list[Message]:
-        """Return carParams."""
+    def start_messages(self, time_ns: int) -> list[Message]:
+        """Return the message sent once at the start, carParams."""
         return [message_of("carParams", time_ns, self.fill_car_params)]
 
-    def of_tick(self, time_ns: int) -> list[Message]:
-        """Return carState and carControl, which come every 10 ms."""
+    def tick_messages(self, time_ns: int) -> list[Message]:
+        """Return carState and carControl, which are sent every 10 ms."""
         fills = {"carState": self.fill_car_state, "carControl": self.fill_car_control}
         return [message_of(service, time_ns, fill) for service, fill in fills.items()]
 
-    def of_frame(self, frame: int, time_ns: int) -> list[Message]:
-        """Return the messages of a frame; slower ones with every fifth and tenth, 0 the first."""
+    def frame_messages(self, frame: int, time_ns: int) -> list[Message]:
+        """Return the messages of a frame; slow services send on every fifth or tenth, from 0 on."""
         fills = {
             "driverMonitoringState": _fill_driver_monitoring,
             "livePose": self.fill_live_pose,
@@ -126,20 +129,20 @@ class CarReport:
         params.wheelbase = model.wheelbase_m
         params.centerToFront = 0.45 * model.wheelbase_m
         params.steerRatio = model.steer_ratio
-        params.steerActuatorDelay = self.told.lateral_delay_s
+        params.steerActuatorDelay = self.reported.lateral_delay_s
         params.longitudinalActuatorDelay = model.longitudinal_delay_s
         params.openpilotLongitudinalControl = True
         params.enableBsm = True
 
     def fill_car_state(self, state: Any) -> None:
-        """Fill a CarState; its speeds are those that are told."""
-        motion, told_mps = self.motion, self.told.speed_mps
-        state.vEgo = state.vEgoRaw = state.vEgoCluster = told_mps
+        """Fill a CarState with the reported speed and the other true values."""
+        motion, reported_mps = self.motion, self.reported.speed_mps
+        state.vEgo = state.vEgoRaw = state.vEgoCluster = reported_mps
         state.aEgo = motion.acceleration_mps2
         wheels = state.wheelSpeeds
-        wheels.fl = wheels.fr = wheels.rl = wheels.rr = told_mps
+        wheels.fl = wheels.fr = wheels.rl = wheels.rr = reported_mps
         state.steeringAngleDeg = self.model.steering_angle_deg(motion.curvature_1pm)
-        # Positive to the left, as the angle.
+        # Torque is positive to the left, like the steering angle.
         state.steeringTorque = -NUDGE_TORQUE * motion.nudge
         state.steeringPressed = motion.nudge != 0
         state.leftBlinker = motion.blinker == LEFT
@@ -167,9 +170,9 @@ class CarReport:
         control.angularVelocity = [0.0, 0.0, motion.yaw_rate_radps]
 
     def fill_live_pose(self, pose: Any) -> None:
-        """Fill a LivePose with the true motion in the device frame, as if it were estimated."""
+        """Fill a LivePose with the true motion in the device frame."""
         motion = self.motion
-        # Columns of device from calib: straight ahead, and down.
+        # Columns 0 and 2 of the rotation device from calib: straight ahead, and down.
         ahead, down = ([row[column] for row in rotation(self.rpy_rad)] for column in (0, 2))
         for measurement, values in (
             (pose.orientationNED, (*motion.rpy_rad[:2], motion.heading_rad)),
@@ -186,13 +189,13 @@ class CarReport:
         calibration.calStatus = "calibrated"
         calibration.calPerc = 100
         calibration.validBlocks = 50
-        calibration.rpyCalib = list(self.told.rpy_rad)
+        calibration.rpyCalib = list(self.reported.rpy_rad)
         calibration.rpyCalibSpread = [0.0, 0.0, 0.0]
         calibration.wideFromDeviceEuler = [0.0, 0.0, 0.0]
         calibration.height = [self.height_m]
 
     def _fill_live_delay(self, delay: Any) -> None:
-        delay.lateralDelay = delay.lateralDelayEstimate = self.told.lateral_delay_s
+        delay.lateralDelay = delay.lateralDelayEstimate = self.reported.lateral_delay_s
         delay.status = "estimated"
         delay.validBlocks = 50
         delay.calPerc = 100
@@ -204,23 +207,23 @@ class CarReport:
 
 
 def _fill_driver_monitoring(state: Any) -> None:
-    """Somebody sits on the left and looks ahead."""
+    """Report an attentive driver in a left-hand-drive car."""
     state.isRHD = False
     state.faceDetected = True
     state.awarenessStatus = 1.0
 
 
 def message_of(service: str, time_ns: int, fill: Callable[[Any], None]) -> Message:
-    """Return a valid event whose message `fill` fills."""
+    """Return a valid event with its content set by `fill`."""
     event = new_event(service, mono_time_ns=time_ns, valid=True)
     fill(content(event, service))
     return Message(service, time_ns, event.to_bytes())
 
 
 def fill_camera_state(state: Any, frame_id: int, exposed_ns: tuple[int, int], sensor: str) -> None:
-    """Fill the state of a camera, which announces a frame.
+    """Fill the camera state that announces a frame.
 
-    `exposed_ns` are start and end of the exposure, `sensor` is the name of the camera's.
+    `exposed_ns` is the start and the end of the exposure; `sensor` is the name of the sensor.
     """
     state.frameId = state.frameIdSensor = state.requestId = frame_id
     state.timestampSof, state.timestampEof = exposed_ns
@@ -228,7 +231,7 @@ def fill_camera_state(state: Any, frame_id: int, exposed_ns: tuple[int, int], se
     state.sensor = sensor
 
 
-# --- The messages of a segment, stamped with the times at which they would have been published
+# --- The messages of a segment, with the times at which a device would publish them --------------
 
 STATE_SERVICES = {
     "road": "roadCameraState",
@@ -242,8 +245,8 @@ INDEX_SERVICES = {
     "driver": "driverEncodeIdx",
     SMALL: "qRoadEncodeIdx",
 }
-# From the end of a frame to its state, and to its packet. The wide camera speaks first: when the
-# road frame wakes the daemon, both are there.
+# Delays from the end of a frame to its state and to its packet. The wide camera publishes first,
+# so that both frames are available when the road frame wakes the daemon.
 _STATE_LATER_NS = {"road": 1_000_000, "wide": 800_000, "driver": 1_000_000, SMALL: 1_000_000}
 _PACKET_LATER_NS = 9_000_000
 _KEY_FRAME_FLAG = 8
@@ -253,9 +256,9 @@ _WALL_TIME_NS = 1_750_000_000_000_000_000
 def segment_messages(
     spec: DriveSpec, drive: ScriptedDrive, segment: int, packets: Mapping[str, list[Packet]]
 ) -> list[Message]:
-    """Return the messages of a segment in time order, sentinels not included.
+    """Return the messages of a segment in time order, without sentinels.
 
-    `packets` holds, by stream, what its encoder made of the delivered frames.
+    `packets` maps each stream to the encoded packets of its delivered frames.
     """
     messages: list[Message] = []
     for position, frame in enumerate(spec.frame_ids(segment)):
@@ -263,9 +266,9 @@ def segment_messages(
         for time_ns in range(first_ns, first_ns + FRAME_NS, TICK_NS):
             report = _report(spec, drive, time_ns)
             if time_ns == first_ns:
-                messages += report.of_start(time_ns) if position == 0 else []
-                messages += report.of_frame(position, time_ns)
-            messages += report.of_tick(time_ns)
+                messages += report.start_messages(time_ns) if position == 0 else []
+                messages += report.frame_messages(position, time_ns)
+            messages += report.tick_messages(time_ns)
     for stream, encoded in packets.items():
         messages += _camera_messages(spec, stream, segment, encoded)
     messages.sort(key=lambda message: message.mono_time_ns)
@@ -273,7 +276,7 @@ def segment_messages(
 
 
 def _report(spec: DriveSpec, drive: ScriptedDrive, time_ns: int) -> CarReport:
-    body, _, blinker, nudge = drive.moment((time_ns - START_NS) // TICK_NS)
+    body, _, blinker, nudge = drive.state_at((time_ns - START_NS) // TICK_NS)
     return CarReport(
         motion=Motion(
             speed_mps=body.speed_mps,
@@ -283,9 +286,9 @@ def _report(spec: DriveSpec, drive: ScriptedDrive, time_ns: int) -> CarReport:
             blinker=blinker,
             nudge=nudge,
         ),
-        # It does at once what it is told.
+        # A scripted car follows its command without delay.
         wanted=Action(body.curvature_1pm, body.acceleration_mps2),
-        told=Told(spec.rpy_rad, FAMILY_CAR.lateral_delay_s, body.speed_mps),
+        reported=ReportedValues(spec.rpy_rad, FAMILY_CAR.lateral_delay_s, body.speed_mps),
         rpy_rad=spec.rpy_rad,
         height_m=spec.height_m,
         set_speed_mps=drive.world.speed_limit_mps,
@@ -295,14 +298,14 @@ def _report(spec: DriveSpec, drive: ScriptedDrive, time_ns: int) -> CarReport:
 
 
 def init_event(spec: DriveSpec) -> bytes:
-    """Return initData, the same bytes in each file of the drive."""
+    """Return initData, the same bytes in each log of the drive."""
     event = new_event("initData", mono_time_ns=START_NS - TICK_NS, valid=True)
     data = event.initData
     data.deviceType = spec.device
     data.version = "rendered"
     data.dongleId = "0000000000000000"
     data.passive = False
-    # A fixed day: equal drives are equal files.
+    # The date is fixed so that equal drives have equal files.
     data.wallTimeNanos = _WALL_TIME_NS
     data.gitBranch = "modeld make-drive"
     entries = data.params.init("entries", 1)
@@ -314,7 +317,7 @@ def init_event(spec: DriveSpec) -> bytes:
 def _camera_messages(
     spec: DriveSpec, stream: str, segment: int, packets: list[Packet]
 ) -> Iterator[Message]:
-    """Yield the state and the index of each frame that a camera delivered."""
+    """Yield the camera state and the encode index of each frame that a camera delivered."""
     first_encode_id = spec.first_encode_id(stream, segment)
     ids = spec.delivered(stream, segment)
     for index, (frame_id, packet) in enumerate(zip(ids, packets, strict=True)):
@@ -335,9 +338,9 @@ def _camera_messages(
 def fill_encode_index(
     entry: Any, state: Any, encode_id: int, segment: int, position: int, packet: Packet
 ) -> None:
-    """Fill the EncodeIndex of a picture: `encode_id` is its number in the drive.
+    """Fill the EncodeIndex of a picture.
 
-    `segment` and `position` name its file and its place there.
+    `encode_id` is its number in the drive, `segment` its segment, and `position` its number in it.
     """
     entry.frameId = state.frameId
     entry.type = "fullHEVC"

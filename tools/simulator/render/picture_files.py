@@ -1,4 +1,8 @@
-"""The picture files of a drive, rendered in processes; the same pictures give the same bytes."""
+"""Renders and encodes the video files of a drive in worker processes, with reproducible bytes.
+
+`encode_file` writes HEVC, `encode_small` the scaled ``qcamera.ts``. `open_workers` distributes
+files over processes, and `DriverPainter` draws the driver camera's pictures.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,10 @@ from tools.simulator.world.painting.backdrop import Picture
 from tools.simulator.world.view import Bytes
 
 RATE_HZ = 20
-# Key frames of the device's own encoder at its smaller picture.
+# Key frame interval of the device's own encoder for its smaller picture.
 KEY_FRAME_INTERVAL = 20
-# Constant quantizer, no B frames, no lookahead, one thread: nothing is decided by rates, times or
-# the number of processors. `info=0` leaves out a text that names the encoder's version.
+# Constant quantizer, no B frames, no lookahead, one thread: rates, timing and the number of
+# processors have no influence. `info=0` omits a text with the encoder's version.
 _X265 = ":".join(
     (
         "log-level=none",
@@ -42,7 +46,7 @@ _X265 = ":".join(
         "open-gop=0",
         "aq-mode=0",
         "qp=26",
-        # Skips what did not change without a second look: twice as fast, a few percent larger.
+        # Skip unchanged blocks without further analysis: twice as fast, files a few percent larger.
         "rd=1",
         "early-skip=1",
         "rskip=2",
@@ -52,9 +56,9 @@ _X265 = ":".join(
 )
 
 
-# Of transport streams.
+# Clock of MPEG transport streams.
 _CLOCK_HZ = 90_000
-# About the 256 kbit/s of a device. Whole numbers scale the pictures and one thread encodes them.
+# About the 256 kbit/s of a device. Integer scaling and a single thread keep it reproducible.
 _X264 = {
     "preset": "ultrafast",
     "qp": "30",
@@ -63,20 +67,20 @@ _X264 = {
 
 
 class Packet(NamedTuple):
-    """What the encoder made of one picture."""
+    """The size and kind of one encoded picture."""
 
     size_bytes: int
     is_key: bool
 
 
 def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list[Packet]:
-    """Write a raw HEVC file of pictures in order; return one packet for each.
+    """Write pictures to a raw HEVC file; return one packet per picture.
 
-    Parameter sets stand once, at the start of the file, and are not counted with a packet. An
-    existing file is overwritten.
+    Parameter sets are written once, at the start of the file, and are not part of a packet's
+    size. An existing file is overwritten.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     import av
 
@@ -105,12 +109,13 @@ def encode_file(path: Path, camera: Camera, pictures: Iterable[Picture]) -> list
 
 
 def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]) -> list[Packet]:
-    """Write the small pictures of a segment as ``qcamera.ts``; return one packet for each.
+    """Scale the pictures of a segment and write them as ``qcamera.ts``; return their packets.
 
-    `pictures` have the full size, `ends_ns` are their ends of exposure. A file is overwritten.
+    `pictures` have the full size; `ends_ns` are the ends of their exposures. An existing file is
+    overwritten.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     import av
 
@@ -136,7 +141,7 @@ def encode_small(path: Path, pictures: Iterable[Picture], ends_ns: Sequence[int]
 
 
 def _frame(planes: Iterable[Bytes], size: tuple[int, int], pts: int) -> Any:
-    """Return a frame for an encoder; its rows are padded."""
+    """Return planes as a frame for an encoder, which pads its rows."""
     import av
 
     frame: Any = av.VideoFrame(*size, "yuv420p")
@@ -148,7 +153,7 @@ def _frame(planes: Iterable[Bytes], size: tuple[int, int], pts: int) -> Any:
 
 
 def scale_plane(plane: Bytes, width: int, height: int) -> Bytes:
-    """Return a plane scaled down: each value is the mean of what it covers, exactly."""
+    """Return a plane scaled down; each value is the exact mean of the area that it covers."""
     rows, columns = plane.shape
     total = _sums(_sums(plane.astype(np.int64), height).T, width).T
     area = rows * columns
@@ -156,7 +161,7 @@ def scale_plane(plane: Bytes, width: int, height: int) -> Bytes:
 
 
 def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return `count` times the sums over equal spans of the first axis."""
+    """Return `count` times the sums over `count` equal spans of the first axis."""
     length = len(values)
     whole, part = np.divmod(np.arange(count + 1) * length, count)
     padded = np.concatenate([values, np.zeros_like(values[:1])])
@@ -164,23 +169,23 @@ def _sums(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.asarray(np.diff(below[whole] * count + padded[whole] * part[:, None], axis=0))
 
 
-# --- Processes, each with its share of the files ----------------------------------------------
+# --- Worker processes ----------------------------------------------------------------------------
 
-# The longest wait for one message.
+# Longest wait for a message of a worker.
 _POLL_S = 0.2
-# Sent when a picture is done; a finished file is sent as its path and its packets.
+# Message of a worker after each picture. After a file it sends the path and the packets.
 _PICTURE = "picture"
 
 
 class PictureFile(Protocol):
-    """One file to be rendered."""
+    """A video file to render."""
 
     @property
     def path(self) -> Path:
         """The path of the file."""
 
     def render(self, count: Callable[[], None]) -> list[Packet]:
-        """Paint and encode it; `count` is called after each picture.
+        """Render and encode the pictures; `count` is called after each.
 
         Raises:
             OSError: the file cannot be written.
@@ -189,7 +194,7 @@ class PictureFile(Protocol):
 
 @dataclass(slots=True)
 class Workers:
-    """Renders files, in processes or here; made by `open_workers`."""
+    """Renders files in worker processes, or in this one; created by `open_workers`."""
 
     progress: Progress
     _crew: Crew | None = None
@@ -197,10 +202,10 @@ class Workers:
     _count: int = 0
 
     def packets(self, file: PictureFile) -> list[Packet]:
-        """Return the packets of a file; wait for it, or render it here.
+        """Return the packets of a file, after waiting for it or rendering it here.
 
         Raises:
-            ToolError: a process died.
+            ToolError: a worker process died.
             OSError: the file cannot be written.
         """
         if self._crew is None:
@@ -223,13 +228,13 @@ class Workers:
 def open_workers(
     files: Sequence[PictureFile], count: int, progress: Progress, gone: str
 ) -> Iterator[Workers]:
-    """Start to render files, in order; at the end of the block the processes are gone.
+    """Start rendering files in worker processes, which end with the block.
 
     Args:
-        files: they are dealt out one by one.
-        count: processes; 1 renders in this one, when a file is asked for.
-        progress: called after each picture.
-        gone: the error if a process dies.
+        files: files to render, dealt to the processes in turn.
+        count: number of processes; with 1, files are rendered in this process on request.
+        progress: called with the number of pictures after each picture.
+        gone: message of the error that is raised if a worker process dies.
     """
     if count == 1:
         yield Workers(progress)
@@ -240,26 +245,26 @@ def open_workers(
 
 
 def _render(files: list[PictureFile], _is_stopped: IsStopped, send: Send) -> None:
-    """Render files; the body of a worker process."""
+    """Render files; this is the main function of a worker process."""
     for file in files:
         send((file.path, file.render(lambda: send(_PICTURE))))
 
 
-# --- The driver camera's pictures: a simple drawing of a face ---------------------------------
+# --- The driver camera: a simple drawing of a face -----------------------------------------------
 
 _CABIN, _SEAT, _SHIRT = (58, 128, 128), (44, 130, 126), (76, 140, 118)
 _SKIN, _HAIR, _DARK = (142, 114, 148), (40, 124, 132), (30, 128, 128)
 _KNOT_S = 1.5
 _BLINK_S = (4.0, 0.2)
-# Of the picture's height: radii of the head, and how far the walk of the head moves it.
+# Radii of the head, and its movement per step of the random walk, as shares of the picture height.
 _HEAD = (0.13, 0.18)
 _SWAY = 0.004
 
 
 class DriverPainter:
-    """Paints the driver camera's pictures.
+    """Renders the driver camera's pictures.
 
-    Width and height are even; `seed` moves the head.
+    The camera's width and height must be even. The random motion of the head depends on `seed`.
     """
 
     def __init__(self, camera: Camera, seconds: float, seed: int) -> None:
@@ -270,13 +275,13 @@ class DriverPainter:
         self._still = self._paint_cabin()
 
     def paint(self, tick: int) -> Picture:
-        """Return what the camera sees at a tick of 10 ms."""
+        """Return the picture at a tick of 10 ms."""
         height, width = self._size
         time_s = tick / TICKS_PER_S
         at = np.array([time_s])
         sway = [float(through_knots(knots, _KNOT_S, at)[0]) * _SWAY for knots in self._knots]
         centre = (0.46 * width + sway[0] * height, (0.42 + 0.3 * sway[1]) * height)
-        # The face looks where the head goes.
+        # The face turns in the direction of the head's displacement.
         nose = centre[0] + 2.0 * sway[0] * height
         picture = Picture(*(plane.copy() for plane in self._still))
         across, up = _HEAD[0] * height, _HEAD[1] * height
@@ -315,7 +320,7 @@ def _paint_ellipse(
     centre: tuple[float, float],
     radii: tuple[float, float],
 ) -> None:
-    """Blend an ellipse into the picture; its rim is about a pixel wide."""
+    """Blend an ellipse into the picture, with a rim about one pixel wide."""
     for plane, target in enumerate(picture):
         scale = 1 if plane == 0 else 2
         x, y = ((value + 0.5) / scale for value in centre)
@@ -326,7 +331,7 @@ def _paint_ellipse(
         )
         if not (rows.size and columns.size):
             continue
-        # One chord for each row: the ellipse's half width there.
+        # Half of the ellipse's width in each row.
         beside: Floats = 1.0 - ((rows + 0.5 - y) / up) ** 2
         half = across * np.sqrt(np.maximum(beside, 0.0))
         share = (

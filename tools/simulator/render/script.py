@@ -1,7 +1,9 @@
-"""The script of a rendered drive: its road, and how a car and the car ahead move along it.
+"""The script of a rendered drive: its road, and the motion of the car and of a lead car on it.
 
-Everything is a function of a seed, or of a recording and a seed. A longer drive of the same seed
-begins like a shorter one.
+    seed, or recording and seed -> `Script` -> `ScriptedDrive` -> state of both cars at each tick
+
+A drive is a deterministic function of a seed, or of a recording and a seed. A longer drive of the
+same seed begins like a shorter one.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ from tools.simulator.world.scenery import PLAIN
 from tools.simulator.world.traffic import Vehicle
 from tools.simulator.world.world import Lanes, Marking, MarkingKind, World
 
-# The world is stepped at the rate of carState.
+# Time step of the world, equal to the period of carState.
 TICK_NS = 10_000_000
 TICKS_PER_S = 100
-# What is ahead of the last frame: the model plans 10 s, and the car ahead is beyond.
+# The script extends beyond the last frame: the model plans 10 s, and the lead car is further ahead.
 LOOKAHEAD_S = 11.0
 _LEAD_REACH_M = 80.0
 
-# The road is a fast one; the car keeps below its limit.
+# The speed limit is that of a fast road; the car stays below it.
 SPEED_LIMIT_MPS = 30.0
 _SPEED_SPACING_S = 8.0
 _SPEED_LIMITS_MPS = (14, 27)
@@ -58,19 +60,19 @@ _WOBBLE_SPACING_M = 55.0
 _WOBBLE_M = 0.14
 FIRST_LANE_CHANGE_S = 5.0
 
-# Slower, a yaw rate says nothing of the road; the curvature of the last fast place holds.
+# Below this speed a yaw rate does not define a curvature, which is interpolated instead.
 _MIN_SPEED_MPS = 3.0
-# Poses of single frames shake; roads do not bend within half a second.
+# Poses of single frames are noisy; the curvature of roads changes more slowly than this window.
 _SMOOTHING_S = 1.0
-# Tighter, the road would leave the sight of what follows it.
+# The curvature is limited so that the road ahead stays in sight.
 _MAX_CURVATURE_1PM = 8e-3
-# Rounded, because the pose goes through matrix products that differ between processors.
+# Values are rounded because pose products differ in their last bits between processors.
 _ROUNDING = 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
 class LaneChange:
-    """One change of lane: when it begins, and to which side."""
+    """One lane change: its start time and its side."""
 
     start_s: float
     side: int
@@ -78,13 +80,15 @@ class LaneChange:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What happens, on ticks of 10 ms.
+    """The events of a drive, on ticks of 10 ms.
 
     Attributes:
-        road: its middle is that of the middle lane.
-        speed_mps: (n,) of the car.
-        gap_m: (n,) arc length from the camera to the rear of the car ahead.
-        wobble_m: lateral offset on the road's grid, without lane changes.
+        seed: seed of the random parts.
+        road: road whose reference line is the centre of the middle lane.
+        speed_mps: (n,) speed of the car.
+        gap_m: (n,) arc length from the camera to the rear of the lead car.
+        lane_changes: lane changes in time order.
+        wobble_m: lateral offset at the points of the road's grid, without lane changes.
     """
 
     seed: int
@@ -96,12 +100,12 @@ class Script:
 
     @property
     def driven_m(self) -> Floats:
-        """Way of the car at each tick, (n,)."""
+        """Distance driven at each tick, (n,)."""
         return np.concatenate([[0.0], np.cumsum(self.speed_mps[:-1])]) / TICKS_PER_S
 
 
 def seeded_script(seed: int, seconds: float) -> Script:
-    """Return the script of a seed: a road of the simulated world, a lead, a change now and then."""
+    """Return the script of a seed: a random road, a lead car, and occasional lane changes."""
     ticks = round((seconds + LOOKAHEAD_S) * TICKS_PER_S) + 1
     last_s = (ticks - 1) / TICKS_PER_S
 
@@ -147,15 +151,15 @@ def _seeded_lane_changes(seed: int, last_s: float) -> tuple[LaneChange, ...]:
 def recorded_script(path: Path, seed: int, frames: int | None) -> tuple[Script, int]:
     """Return the script of a recording and its length in frames.
 
-    The flat road is the path that was driven: its curvature is the recorded yaw rate over the
-    speed, by distance. The car keeps the middle lane of it, at the recorded speed. The seed draws
-    the car ahead.
+    The road is flat and follows the driven path: its curvature is the recorded yaw rate divided
+    by the speed, as a function of distance. The car stays in the middle lane at the recorded
+    speed. The seed determines the lead car.
 
-    `path` is a comma2k19 segment directory; without `frames` all of it is used.
+    `path` is a comma2k19 segment directory; without `frames` the whole segment is used.
 
     Raises:
         DriveError: the directory cannot be read as a segment.
-        TelemetryError: it has no pose, or is shorter than `frames`.
+        TelemetryError: the segment has no pose, no motion, or fewer frames than `frames`.
     """
     recording = read_comma2k19(path)
     times = recording.times_s
@@ -172,13 +176,13 @@ def recorded_script(path: Path, seed: int, frames: int | None) -> tuple[Script, 
     base = seeded_script(seed, count * frame_s)
     ticks = np.arange(base.speed_mps.size) / TICKS_PER_S
     speed = np.interp(ticks, times, recording.velocities_mps[:, 0])
-    # Beyond the recording its last speed holds: the plan looks 10 s further.
+    # The last recorded speed is kept beyond the end, for the plan of the next 10 s.
     speed = np.rint(np.maximum(speed, 0.0) * _ROUNDING) / _ROUNDING
     middles = 0.5 * (times[:-1] + times[1:])
     yaw_rate = _smoothed(np.interp(ticks, middles, recording.rotation_rates_radps()[:, 2]))
     is_fast = speed > _MIN_SPEED_MPS
     if not is_fast.any():
-        raise TelemetryError(f"{path}: expected a car that drives, found one that stands")
+        raise TelemetryError(f"{path}: expected a moving car, found one that never drives")
     script = dataclasses.replace(base, speed_mps=speed, lane_changes=())
     driven = script.driven_m
     last_m = float(driven[-1])
@@ -186,7 +190,7 @@ def recorded_script(path: Path, seed: int, frames: int | None) -> tuple[Script, 
     curvature = yaw_rate[is_fast] / speed[is_fast]
     curvature = np.clip(curvature, -_MAX_CURVATURE_1PM, _MAX_CURVATURE_1PM)
     curvature = np.interp(grid, driven[is_fast], curvature)
-    # Straight on where nobody has driven.
+    # The road is straight beyond the recorded path.
     curvature[grid > last_m] = 0.0
     curvature = np.rint(curvature * _ROUNDING**2) / _ROUNDING**2
     level = np.zeros_like(grid)
@@ -198,7 +202,7 @@ def recording_digest(path: Path) -> str:
     """Return a digest of a recording's telemetry, 16 hex digits.
 
     Raises:
-        OSError: a file of it cannot be read.
+        OSError: a telemetry file cannot be read.
     """
     digest = hashlib.sha256()
     for file in telemetry_files(path):
@@ -207,7 +211,7 @@ def recording_digest(path: Path) -> str:
 
 
 def _smoothed(values: Floats) -> Floats:
-    """Return a moving mean; at the ends over what is there."""
+    """Return a moving mean, over the available part of the window at both ends."""
     half = round(_SMOOTHING_S * TICKS_PER_S / 2)
     until = np.concatenate([[0.0], np.cumsum(values)])
     last = np.minimum(np.arange(values.size) + half + 1, values.size)
@@ -215,9 +219,9 @@ def _smoothed(values: Floats) -> Floats:
     return np.asarray((until[last] - until[first]) / (last - first))
 
 
-# --- A car that follows a script through the simulated world; all of it is known exactly ------
+# --- A car that follows a script through the simulated world -------------------------------------
 
-# Three lanes of the usual width of a highway.
+# Three lanes of the usual highway width.
 LANE_WIDTH_M = 3.6
 _KINDS = (MarkingKind.SOLID, MarkingKind.DASHED, MarkingKind.DASHED, MarkingKind.SOLID)
 LANES = Lanes(
@@ -230,7 +234,7 @@ LANES = Lanes(
     left_edge_m=-6.6,
     right_edge_m=6.6,
 )
-# By day, without noise: noise mostly busies the encoder.
+# A day scene without noise, which would mostly cost encoding time.
 SCENERY = replace(
     PLAIN,
     asphalt=(84.0, 128.0, 128.0),
@@ -242,20 +246,23 @@ SCENERY = replace(
     trees=0.7,
     signs=2.0,
 )
-# The car ahead, a blue one: width, height, length.
+# The lead car: width, height and length, and the index of its paint, blue.
 _LEAD_SIZE_M, _LEAD_PAINT = (1.82, 1.46, 4.5), 9
-# Place, heading and speed among the fields of a body.
+# Indices of x, y, z, heading and speed among the fields of `Body`.
 _TRACK = [2, 3, 4, 5, 8]
-# A lane change: the blinker, then the driver's hand on the wheel, then the change.
+# A lane change starts with the blinker, then the driver's torque on the wheel, then the motion.
 BLINKER_LEAD_S = 1.5
 NUDGE_S = (-0.4, 0.6)
 
 
-class Moment(NamedTuple):
-    """One moment of a drive.
+class DriveState(NamedTuple):
+    """The state of a drive at one time.
 
     Attributes:
-        blinker: ``LEFT``, ``RIGHT`` or 0; `nudge` the same for the driver's hand at the wheel.
+        body: our car.
+        lead: the lead car.
+        blinker: ``LEFT``, ``RIGHT`` or 0.
+        nudge: direction of the driver's torque on the wheel: ``LEFT``, ``RIGHT`` or 0.
     """
 
     body: Body
@@ -265,9 +272,9 @@ class Moment(NamedTuple):
 
 
 class ScriptedDrive:
-    """Knows what is where at any tick of 10 ms.
+    """The exact state of a scripted drive at any tick of 10 ms.
 
-    The world has texture, trees and hills of the script's seed.
+    The texture, trees and hills of its world depend on the script's seed.
     """
 
     def __init__(self, script: Script) -> None:
@@ -277,13 +284,14 @@ class ScriptedDrive:
         s, driven = road.s_m, script.driven_m
         offset, slope = script.wobble_m.copy(), np.gradient(script.wobble_m, GRID_M)
         for change in changes:
-            # By distance: the car ahead has changed there before us.
+            # Changes are placed by distance, so the lead car changes lanes at the same place before
+            # us.
             tick = min(round(change.start_s * TICKS_PER_S), driven.size - 1)
             length = LANE_CHANGE_S * script.speed_mps[tick]
             t = (s - driven[tick]) / length
             offset += change.side * LANE_WIDTH_M * ease(t)
             slope += change.side * LANE_WIDTH_M / length * ease_slope(t)
-        # The path on the road's grid, then at each tick.
+        # The path on the road's grid, later interpolated to ticks.
         place = road.places(s, offset)
         heading = road.heading_rad + arctangent(slope / (1.0 - road.curvature_1pm * offset))
         steps = np.sqrt(sum(np.diff(axis) ** 2 for axis in place))
@@ -308,10 +316,10 @@ class ScriptedDrive:
         self._blinker = _sides(changes, driven.size, (-BLINKER_LEAD_S, LANE_CHANGE_S))
         self._nudge = _sides(changes, driven.size, NUDGE_S)
 
-    def moment(self, tick: int) -> Moment:
-        """Return what is where at a tick."""
+    def state_at(self, tick: int) -> DriveState:
+        """Return the state of both cars at a tick."""
         s, offset, speed, gain = self._leads[tick].tolist()
-        return Moment(
+        return DriveState(
             Body(*self._bodies[tick].tolist()),
             Vehicle(s, offset, speed, gain, *_LEAD_SIZE_M, _LEAD_PAINT),
             int(self._blinker[tick]),
@@ -319,9 +327,9 @@ class ScriptedDrive:
         )
 
     def ahead(self, tick: int, times_s: Floats) -> Floats:
-        """Return x, y, z, heading and speed of the car at times from a tick on, (5, n).
+        """Return x, y, z, heading and speed of the car at times after a tick, (5, n).
 
-        Place and heading are those in the world, z that of the road.
+        Positions and headings are in the world; z is the height of the road, positive down.
         """
         at = tick + times_s * TICKS_PER_S
         first = at.astype(np.int64)
@@ -333,7 +341,7 @@ class ScriptedDrive:
 def _sides(
     changes: tuple[LaneChange, ...], ticks: int, span_s: tuple[float, float]
 ) -> NDArray[np.int8]:
-    """Return the side of the change at each tick: from so long after its begin to so long; or 0."""
+    """Return the side of the lane change at each tick of a time span around its start, else 0."""
     sides = np.zeros(ticks, np.int8)
     for change in changes:
         first, last = (max(0, round((change.start_s + at) * TICKS_PER_S)) for at in span_s)

@@ -1,4 +1,8 @@
-"""The specification of a rendered drive, and the identity that follows from it."""
+"""The specification of a rendered drive, and the route name and frame times that follow from it.
+
+A route is the name of a drive. It contains a digest of the specification, so that drives with
+different content have different names.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +18,42 @@ from tools.simulator.world.view import Lens, Mount
 
 FRAME_NS = 50_000_000
 FRAMES_PER_SEGMENT = 1200
-# The drive begins a minute after its device was switched on.
+# The drive starts one minute after the device was switched on.
 START_NS = 60_000_000_000
-# The driver camera exposes half a period after the others.
+# The driver camera exposes half a frame period after the others.
 DRIVER_LATER_NS = 25_000_000
 
-# Start to end of reading a picture out, by sensor.
+# Readout time of a picture, by sensor.
 READOUT_NS: Mapping[str, int] = MappingProxyType(
     {"ar0231": 22_850_000, "ox03c10": 14_697_000, "os04c10": 11_000_000}
 )
-# Device as users name it -> its current sensor.
+# Device name -> its current sensor.
 SENSOR_OF_DEVICE: Mapping[str, str] = MappingProxyType(
     {"mici": "os04c10", "tici": "ox03c10", "tizi": "ox03c10"}
 )
 
 STREAMS = ("road", "wide", "driver")
-# The road camera's pictures, scaled: what devices upload.
+# Stream of the scaled road pictures, which devices upload.
 SMALL = "small"
 
 
 @dataclass(frozen=True, slots=True)
 class DriveSpec:
-    """A drive to be rendered; equal specs give equal bytes.
+    """A drive to render. Equal specifications give equal bytes.
 
     Attributes:
-        frames: length, 20 a second.
-        rpy_rad: mounting, device from calib.
-        streams: which of ``STREAMS`` the device has; ``SMALL`` alone for a reduced drive, of which
-            there are the small pictures and the small log.
-        dropped: stream -> frame ids that its camera lost.
-        telemetry: comma2k19 segment directory whose motion is used, and its content's digest;
-            without it the seed's.
-        height_m: of the cameras over the road.
-        segment_frames: length of a segment; another one than a minute only for tests.
+        seed: seed of the drive.
+        frames: length in frames, 20 per second.
+        device: key of ``SENSOR_OF_DEVICE``.
+        rpy_rad: mounting of the cameras, device from calib.
+        streams: members of ``STREAMS``; only ``SMALL`` for a reduced drive, which consists of
+            small pictures and the small log.
+        dropped: stream -> ids of the frames that its camera lost.
+        telemetry: comma2k19 segment directory that provides the motion; None to draw it from the
+            seed.
+        telemetry_digest: digest of the content of that directory.
+        height_m: height of the cameras above the road.
+        segment_frames: length of a segment; only tests use another one than a minute.
     """
 
     seed: int = 0
@@ -62,20 +69,20 @@ class DriveSpec:
 
     @property
     def sensor(self) -> str:
-        """``roadCameraState.sensor``."""
+        """The name of the sensor, as in ``roadCameraState.sensor``."""
         return SENSOR_OF_DEVICE[self.device]
 
     @property
     def readout_ns(self) -> int:
-        """From start to end of a frame."""
+        """The time from the start to the end of a frame's readout."""
         return READOUT_NS[self.sensor]
 
     @property
     def route(self) -> str:
-        """Name of the drive: 8 hex digits of a counter, 10 that stand for its content."""
-        # Not the length: a longer drive is the same one, driven on.
+        """The name of the drive: 8 hex digits of the seed, and 10 that identify the content."""
+        # The length is not included: a longer drive is a continuation of the same one.
         lost = sorted((name, sorted(ids)) for name, ids in self.dropped.items())
-        # A reduced drive is the same one, too.
+        # A reduced drive has the name of the full one.
         streams = STREAMS[:2] if self.is_small else self.streams
         content = (self.seed, self.device, self.rpy_rad, streams, lost)
         digest = hashlib.sha256(
@@ -85,17 +92,17 @@ class DriveSpec:
 
     @property
     def seconds(self) -> float:
-        """Length."""
+        """The length of the drive in seconds."""
         return self.frames * FRAME_NS / 1e9
 
     @property
     def segments(self) -> int:
-        """How many files the drive is cut into."""
+        """The number of segments."""
         return -(-self.frames // self.segment_frames)
 
     @property
     def is_small(self) -> bool:
-        """Whether only what devices upload is written."""
+        """Whether only the files that devices upload are written."""
         return self.streams == (SMALL,)
 
     def camera(self, stream: str) -> Camera:
@@ -107,21 +114,21 @@ class DriveSpec:
         return cameras.road
 
     def mount(self, stream: str) -> Mount:
-        """Return how a camera is mounted."""
+        """Return the mounting of a stream's camera."""
         return Mount(Lens.of(self.camera(stream)), self.rpy_rad, self.height_m)
 
     def frame_ids(self, segment: int) -> range:
-        """Return the frames of a segment, lost ones included."""
+        """Return the frame ids of a segment, including lost frames."""
         first = segment * self.segment_frames
         return range(first, min(first + self.segment_frames, self.frames))
 
     def delivered(self, stream: str, segment: int) -> list[int]:
-        """Return the frames of a segment that a camera delivered."""
+        """Return the frame ids of a segment that a camera delivered."""
         lost = self._lost(stream)
         return [frame for frame in self.frame_ids(segment) if frame not in lost]
 
     def first_encode_id(self, stream: str, segment: int) -> int:
-        """Return how many frames a camera delivered before a segment."""
+        """Return the number of frames that a camera delivered before a segment."""
         first = segment * self.segment_frames
         return first - sum(1 for frame in self._lost(stream) if frame < first)
 
@@ -129,6 +136,6 @@ class DriveSpec:
         return self.dropped.get("road" if stream == SMALL else stream, frozenset())
 
     def sof_ns(self, stream: str, frame_id: int) -> int:
-        """Return the start of a frame."""
+        """Return the start time of a frame."""
         later = DRIVER_LATER_NS if stream == "driver" else 0
         return START_NS + frame_id * FRAME_NS + later

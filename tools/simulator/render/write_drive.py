@@ -1,7 +1,7 @@
-"""Writes a rendered drive and its truth, each segment in full or not at all.
+"""Writes a rendered drive and its ground truth; a segment is written completely or not at all.
 
-Worker processes write the files of a segment into a hidden directory next to its place; it gets its
-name at the end.
+Worker processes write the files of a segment into a hidden directory in the output directory. The
+finished segment is then renamed to its final name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tools.simulator.render.picture_files import (
 )
 from tools.simulator.render.script import (
     TICK_NS,
-    Moment,
+    DriveState,
     ScriptedDrive,
     recorded_script,
     seeded_script,
@@ -52,16 +52,16 @@ FILES = {
     "driver": "dcamera.hevc",
     SMALL: "qcamera.ts",
 }
-# Below this a process costs more to start than it saves.
+# With fewer pictures per process, starting a process costs more than it saves.
 _PICTURES_PER_PROCESS = 100
 _GONE = (
-    "make-drive: expected the rendering processes to finish, found one gone; is there enough "
-    "memory? --workers 1 takes the least"
+    "make-drive: expected the rendering processes to finish, found one dead; is there enough "
+    "memory? --workers 1 uses the least"
 )
 
 
 class CameraFile(NamedTuple):
-    """One camera's file of one segment."""
+    """One camera's video file of one segment."""
 
     path: Path
     spec: DriveSpec
@@ -71,11 +71,11 @@ class CameraFile(NamedTuple):
 
     @property
     def frame_ids(self) -> list[int]:
-        """Frames that the camera delivered."""
+        """The ids of the frames that the camera delivered."""
         return self.spec.delivered(self.stream, self.segment)
 
     def render(self, count: Callable[[], None]) -> list[Packet]:
-        """Paint and encode these frames, as `PictureFile` has it."""
+        """Render and encode the frames, as `PictureFile` specifies."""
         spec, stream = self.spec, self.stream
         if stream == SMALL:
             ends_ns = [spec.sof_ns(stream, one) + spec.readout_ns for one in self.frame_ids]
@@ -90,8 +90,8 @@ class CameraFile(NamedTuple):
             painter = Painter(self.drive.world, spec.mount(self.stream))
 
             def paint(tick: int) -> Picture:
-                moment = self.drive.moment(tick)
-                return painter.paint(moment.body, (moment.lead,), tick)
+                state = self.drive.state_at(tick)
+                return painter.paint(state.body, (state.lead,), tick)
 
         for frame_id in self.frame_ids:
             yield paint(frame_id * FRAME_NS // TICK_NS)
@@ -99,20 +99,20 @@ class CameraFile(NamedTuple):
 
 
 def choose_workers(files: Sequence[CameraFile], most: int) -> int:
-    """Return how many processes are worth their start, 1 to `most`."""
+    """Return the number of worker processes that is worth its cost, 1 to `most`."""
     pictures = sum(len(file.frame_ids) for file in files)
     return max(1, min(most, len(files), pictures // _PICTURES_PER_PROCESS))
 
 
-# --- The truth of each picture of a rendered segment: docs/formats/truth.md describes the file
+# --- Ground truth of a segment; docs/formats/truth.md describes the file -------------------------
 
 
 def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of ``truth.npz``."""
     ids = spec.frame_ids(segment)
     ticks = [frame * FRAME_NS // TICK_NS for frame in ids]
-    moments = [drive.moment(tick) for tick in ticks]
-    bodies = [moment.body for moment in moments]
+    states = [drive.state_at(tick) for tick in ticks]
+    bodies = [state.body for state in states]
     world = drive.world
     columns: dict[str, NDArray[Any]] = {
         "frame_id": np.array(ids, np.int64),
@@ -121,13 +121,13 @@ def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[s
         "speed_mps": np.array([one.speed_mps for one in bodies]),
         "acceleration_mps2": np.array([one.acceleration_mps2 for one in bodies]),
         "curvature_1pm": np.array([one.curvature_1pm for one in bodies]),
-        "blinker": np.array([moment.blinker for moment in moments], np.int8),
+        "blinker": np.array([state.blinker for state in states], np.int8),
         "lane_offset_m": np.array([one.offset_m for one in bodies]),
         "rpy_rad": np.array(spec.rpy_rad),
         "height_m": np.array(spec.height_m),
         "x_m": X_IDXS,
         "t_s": T_IDXS,
-        "lead_xyv": np.array([_lead(world, moment) for moment in moments]),
+        "lead_xyv": np.array([_lead(world, state) for state in states]),
     }
     for stream in spec.streams:
         delivered = set(spec.delivered(stream, segment))
@@ -137,28 +137,28 @@ def segment_truth(spec: DriveSpec, drive: ScriptedDrive, segment: int) -> dict[s
     y, z = np.moveaxis(np.array(borders, np.float32), 3, 0)
     columns["lane_line_y_m"], columns["road_edge_y_m"] = y[:, :4], y[:, 4:]
     columns["lane_line_z_m"], columns["road_edge_z_m"] = z[:, :4], z[:, 4:]
-    ways = [_way(drive, *row) for row in zip(ticks, bodies, strict=True)]
-    path = np.array(ways, np.float32)
+    paths = [_future_path(drive, *row) for row in zip(ticks, bodies, strict=True)]
+    path = np.array(paths, np.float32)
     columns["path_xy_m"], columns["path_z_m"] = path[..., :2], path[..., 2]
     columns["path_speed_mps"], columns["path_yaw_rad"] = path[..., 3], path[..., 4]
     return columns
 
 
-def _lead(world: World, moment: Moment) -> tuple[float, float, float]:
-    """Return distance ahead, distance right and speed of the car ahead."""
-    lead = moment.lead
-    x, y, _ = moment.body.seen(*world.road.places(lead.s_m, lead.offset_m))
+def _lead(world: World, state: DriveState) -> tuple[float, float, float]:
+    """Return distance ahead, distance to the right and speed of the lead car."""
+    lead = state.lead
+    x, y, _ = state.body.seen(*world.road.places(lead.s_m, lead.offset_m))
     return float(x), float(y), lead.speed_mps
 
 
-def _way(drive: ScriptedDrive, tick: int, body: Body) -> Floats:
-    """Return x, y, z, speed and yaw of the car at the model's times, (33, 5)."""
+def _future_path(drive: ScriptedDrive, tick: int, body: Body) -> Floats:
+    """Return the car's future x, y, z, speed and yaw at the model's times, (33, 5)."""
     x, y, z, heading, speed = drive.ahead(tick, T_IDXS)
     return np.stack([*body.seen(x, y, z), speed, heading - body.heading_rad], axis=1)
 
 
 def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
-    """Write the arrays.
+    """Write the arrays of ``truth.npz``.
 
     Raises:
         OSError: the file cannot be written.
@@ -172,25 +172,26 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
 
     Args:
         spec: the drive.
-        directory: gets one directory for each segment; made if missing.
-        workers: processes that render, at most; a short drive takes fewer.
+        directory: output directory of the segments; created if missing.
+        workers: the most worker processes; a short drive uses fewer.
         progress: called with the number of pictures rendered so far.
 
     Returns:
         The segment directories, in order.
 
     Raises:
-        UsageError: a segment is there already, or a file cannot be written; segments that were
-            complete are kept.
+        UsageError: a segment exists already, or a file cannot be written.
         ToolError: a worker process died.
-        LogError: a log cannot be written; likewise.
+        LogError: a log cannot be written.
+
+    Segments that were complete before an error are kept.
     """
     targets = [directory / f"{spec.route}--{number}" for number in range(spec.segments)]
     _check_targets(directory, targets)
     try:
         _write_segments(spec, directory, targets, workers, progress)
     except OSError as error:
-        # That of a worker process, or of a file that was open, does not say of which file.
+        # The error of a worker process or of an open file does not contain a file name.
         raise UsageError(
             f"{directory}: expected to write a segment, found: {error.strerror or error}; free "
             "some disk space or name another directory"
@@ -234,7 +235,7 @@ def _write_segments(
 
 
 def scripted_drive(spec: DriveSpec) -> ScriptedDrive:
-    """Return what happens in a drive.
+    """Return the scripted drive of a specification.
 
     Raises:
         ToolError: the telemetry cannot be used.
@@ -249,7 +250,7 @@ def _check_targets(directory: Path, targets: list[Path]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{directory}: cannot be made ({error.strerror}); name another directory"
+            f"{directory}: cannot be created ({error.strerror}); name another directory"
         ) from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise UsageError(f"{directory}: expected a directory that can be written; name another")
@@ -263,7 +264,7 @@ def _check_targets(directory: Path, targets: list[Path]) -> None:
 
 @contextmanager
 def _hidden_directory(directory: Path, route: str) -> Iterator[Path]:
-    """Make a directory for unfinished segments; what is left in it at the end goes."""
+    """Create a directory for unfinished segments; remove it with its content at the end."""
     hidden = directory / f".{route}.{os.getpid()}.part"
     hidden.mkdir()
     try:

@@ -1,1 +1,1 @@
-"""Trains the driving model of the project on painted pictures of the simulated world."""
+"""Trains the project's driving model on rendered pictures of the simulated world."""

@@ -1,6 +1,6 @@
-"""Checkpoints: they hold everything that a training needs to resume, and what it has come to.
+"""Checkpoints of a training: everything that is needed to resume it or to export its model.
 
-Each names its networks: names and shapes of all their weights.
+A checkpoint contains a digest of the names and shapes of all weights, to reject other networks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ State = dict[str, Any]
 
 
 def save(directory: Path, state: State) -> None:
-    """Write a checkpoint; it replaces the one before, whole or not at all.
+    """Write a checkpoint, replacing the previous one atomically.
 
     Raises:
-        OSError: it cannot be written; the one before is untouched.
+        OSError: it cannot be written; the previous one is untouched.
     """
     data = io.BytesIO()
     torch.save({"format": FORMAT, "networks": _networks(), **state}, data)
@@ -41,11 +41,11 @@ def load(directory: Path) -> State:
     """Read the checkpoint of a training.
 
     Raises:
-        TrainingError: there is none, it is damaged, or of another version.
+        TrainingError: it is missing, corrupt, or of another version.
     """
     path = directory / NAME
     try:
-        # Tensors and plain values only: nothing that could run code.
+        # Load only tensors and plain values, nothing that could execute code.
         state: State = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainingError(
@@ -54,7 +54,7 @@ def load(directory: Path) -> State:
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise TrainingError(
             f"{path}: expected a checkpoint, found it damaged ({type(error).__name__}); delete it "
-            "and train anew"
+            "and train again"
         ) from error
     found = state.get("format")
     if found != FORMAT:
@@ -63,14 +63,14 @@ def load(directory: Path) -> State:
         )
     if state.get("networks") != _networks():
         raise TrainingError(
-            f"{path}: expected a checkpoint of the networks as they are now, found one of others; "
+            f"{path}: expected a checkpoint of the current networks, found one of others; "
             "train again, or continue with the version that wrote it"
         )
     return state
 
 
 def _networks() -> str:
-    """Return a digest of names and shapes of all weights."""
+    """Return a digest of the names and shapes of all weights."""
     digest = hashlib.sha256()
     with torch.device("meta"):
         networks = (Vision(), Policy())
@@ -82,10 +82,15 @@ def _networks() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A trained model as networks, for evaluation.
+    """The networks of a finished training, for evaluation.
 
-    `vision` is averaged, `policy` that of the last round. Worlds from `next_world` on were not
-    painted for it.
+    Attributes:
+        vision: network with averaged weights.
+        policy: network of the last round.
+        scaling: mean and deviation of the targets.
+        steps: number of vision steps.
+        next_world: number of the first world that was not rendered for training.
+        drives: number of drives.
     """
 
     vision: Vision
@@ -100,7 +105,7 @@ def load_finished(directory: Path) -> Finished:
     """Read the checkpoint of a finished training.
 
     Raises:
-        TrainingError: there is none, it is damaged, or the training is not over.
+        TrainingError: it is missing or corrupt, or the training is not finished.
     """
     state = load(directory)
     found = len(state["rounds"])

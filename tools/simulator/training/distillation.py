@@ -1,8 +1,9 @@
-"""Gives a finished training's model weights of 8 bits that follow the model as it was.
+"""Distils the model of a finished training into a copy with weights of 8 bits.
 
-Vision follows on painted moments, the policy on the drives that it learnt from. The training is not
-changed: results lie in a folder of their own. Distillation (Hinton and others, 2015) needs no
-truth: the teacher's outputs on the same inputs hold more than it.
+The *student* (8 bits) learns the outputs of the *teacher*, the trained model: vision on rendered
+samples, the policy on the training's drives. Distillation (Hinton and others, 2015) needs no ground
+truth, because the teacher's outputs contain more information. The training is not changed; results
+are written to a folder of their own.
 """
 
 from __future__ import annotations
@@ -65,24 +66,27 @@ from tools.simulator.training.vision_stage import (
     mirror_some,
 )
 
-# How far a weight moves in a step at most, in steps of its rounding (the mean of its matrix), and
-# what is not rounded.
+# Largest change of a weight in one step: for rounded matrices in units of their rounding step (the
+# mean over the matrix), for other weights absolute.
 ROUNDED_RATE = 0.003
 OTHER_RATE = 1e-5
-# Of deviations of the teacher's deviations, and of `hidden_state`, which the policy reads.
+# Loss weights of the teacher's log-deviations, and of `hidden_state`, which the policy reads.
 DEVIATION_WEIGHT = 0.1
 HIDDEN_WEIGHT = 4.0
 HIDDEN = "hidden_state"
 
 Draw = Callable[[], tuple[Tensor, ...]]
-"""Gives the inputs of a step."""
+"""Returns the inputs of a step."""
 Report = Callable[[float, int, float, dict[str, Tensor]], None]
-"""Takes the share that is done, the step, the loss and that of each head."""
+"""Receives the completed share, the step, the loss, and the loss of each head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What the student follows: the teacher, in evaluation, in the outputs of `heads`."""
+    """A distillation task: the teacher in evaluation mode, and the `heads` to learn.
+
+    `draw` returns the inputs of a step, `seconds` is the duration, and `stage` names the task.
+    """
 
     teacher: nn.Module
     heads: tuple[Head, ...]
@@ -92,13 +96,12 @@ class Lesson:
 
 
 def follow(student: nn.Module, lesson: Lesson, report: Report) -> int:
-    """Train a network whose matrices are rounded until its time is over; return the steps.
+    """Train a student with rounded matrices until the time is over; return the number of steps.
 
-    The student's norms are folded; it is changed in place, and its weights are not rounded on
-    return.
+    The student's norms must be folded. It is changed in place, and returned with unrounded weights.
 
     Raises:
-        TrainingError: it diverged.
+        TrainingError: the training diverged.
     """
     learnt = [p for p in student.parameters() if p.requires_grad]
     groups, rates = _groups(student)
@@ -123,7 +126,7 @@ def follow(student: nn.Module, lesson: Lesson, report: Report) -> int:
 
 
 def _groups(student: nn.Module) -> tuple[list[dict[str, Any]], list[float]]:
-    """Return the parameters in groups, and the highest rate of each."""
+    """Return the parameters in groups, and the highest learning rate of each group."""
     matrices = matrices_of(student)
     rounded = {id(weight) for weight in matrices.values()}
     others = [p for p in student.parameters() if p.requires_grad and id(p) not in rounded]
@@ -133,17 +136,16 @@ def _groups(student: nn.Module) -> tuple[list[dict[str, Any]], list[float]]:
 
 
 def following_loss(
-    heads: tuple[Head, ...], said: dict[str, Tensor], wanted: dict[str, Tensor]
+    heads: tuple[Head, ...], outputs: dict[str, Tensor], wanted: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return how far outputs are from those of the teacher, and that of each head.
+    """Return the distance of outputs from those of the teacher, in total and per head.
 
-    Means count by how sure the teacher is of them, as in its own loss.
-
-    Outputs are in units of the scaling.
+    Errors of means are weighted by the teacher's certainty, as in its own loss. Outputs are in
+    units of the scaling.
     """
     parts: dict[str, Tensor] = {}
     for head in heads:
-        apart = (said[head.name] - wanted[head.name]).square()
+        apart = (outputs[head.name] - wanted[head.name]).square()
         if head.kind == "gaussian":
             logs = wanted[head.name][:, head.size :].clamp(LOWEST, HIGHEST)
             means = (apart[:, : head.size] * torch.exp(-logs)).mean()
@@ -152,17 +154,17 @@ def following_loss(
             parts[head.name] = apart.mean()
     total = torch.stack([head.weight * parts[head.name] for head in heads]).sum()
     if HIDDEN in wanted:
-        parts[HIDDEN] = (said[HIDDEN] - wanted[HIDDEN]).square().mean()
+        parts[HIDDEN] = (outputs[HIDDEN] - wanted[HIDDEN]).square().mean()
         total = total + HIDDEN_WEIGHT * parts[HIDDEN]
     return total, {name: part.detach() for name, part in parts.items()}
 
 
 FOLDER = "eight-bits"
-# The rest of the time is the policy's, which is small.
+# Share of the time for vision; the rest is for the policy, which is small.
 VISION_SHARE = 0.85
-# Held-out moments that are compared.
+# Number of held-out samples for the comparison.
 _MOMENTS = 120
-# Painted samples that are kept at most, and before the first step.
+# The most rendered samples to keep, and the number before the first step.
 _SLOTS, _FIRST_SAMPLES = 512, 64
 _ROW_STEPS = 5
 _PATH_S = (1.0, 2.0, 4.0)
@@ -173,8 +175,11 @@ class Distilled:
     """The result of a distillation.
 
     Attributes:
-        apart: mean absolute differences to what the model said before, and shares of lines and
-            leads found alike, of the weights as they were rounded first and after the last step.
+        trained: the model with rounded weights.
+        steps: number of steps of vision and policy.
+        apart: differences from the teacher, after rounding alone (`rounded`) and after the last
+            step (`distilled`): mean absolute differences, and shares of equally detected lines and
+            leads.
         figures: errors on held-out worlds, by class of scenery.
     """
 
@@ -185,12 +190,12 @@ class Distilled:
 
 
 def distil(options: TrainingOptions, minutes: float, *, show: bool) -> Distilled:
-    """Round the weights of a finished training, and let them follow what they were.
+    """Round the weights of a finished training, and distil the teacher into them.
 
-    With 0 minutes it only rounds.
+    With 0 minutes, the weights are only rounded.
 
     Raises:
-        TrainingError: the training is not finished, or this diverged.
+        TrainingError: the training is not finished, or the distillation diverged.
     """
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
@@ -208,25 +213,25 @@ def distil(options: TrainingOptions, minutes: float, *, show: bool) -> Distilled
 
 
 class _Work:
-    """Time, progress and records of a distillation."""
+    """The time limit, progress display and records of a distillation."""
 
     def __init__(self, folder: Path, minutes: float, progress: TrainingProgress) -> None:
         self.minutes = minutes
         self.records = Records(folder)
         self._progress = progress
 
-    def tell(self, stage: str, text: str) -> None:
-        """Report the preparation before the time begins."""
-        self._progress.tell(0.0, stage, text)
+    def update(self, stage: str, text: str) -> None:
+        """Show the progress of the preparation, before the time starts."""
+        self._progress.update(0.0, stage, text)
 
     def reporter(
         self, stage: str, first: float, part: float
     ) -> Callable[[float, int, float, dict[str, Tensor]], None]:
-        """Return a recorder of a stage that has `part` of the time, after `first` of it."""
+        """Return a report function for a stage; `first` and `part` are shares of the time."""
 
         def report(share: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
             minutes = self.minutes * (first + part * share)
-            self._progress.tell(minutes, stage, f"step {step}, loss {loss:.4f}")
+            self._progress.update(minutes, stage, f"step {step}, loss {loss:.4f}")
             if step % _ROW_STEPS == 0:
                 row = {name: round(float(value), 6) for name, value in parts.items()}
                 minutes = round(minutes, 3)
@@ -270,7 +275,7 @@ def _follow_vision(
             wanted = min(_FIRST_SAMPLES, slots)
             while replay.held < wanted:
                 crew.receive(0.2)
-                work.tell("vision", f"painting the first samples, {replay.held} of {wanted}")
+                work.update("vision", f"rendering the first samples, {replay.held} of {wanted}")
             lesson = Lesson(
                 finished.vision,
                 VISION_TARGETS,
@@ -284,7 +289,7 @@ def _follow_vision(
 def _moments(
     options: TrainingOptions, replay: Replay, crew: Crew
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """Return what draws batches of pictures, as they are disturbed in training."""
+    """Return a function that draws batches of pictures, disturbed as in training."""
     rng, turns = np.random.default_rng((options.seed, 4)), Turns(replay, options.batch)
 
     def next_batch() -> tuple[Tensor, ...]:
@@ -317,7 +322,7 @@ def _follow_policy(
 
 
 class _Comparison:
-    """Measures how far rounded networks are from those they follow."""
+    """Measures the difference between rounded networks and the teacher."""
 
     def __init__(
         self, finished: Finished, samples: list[Sample], histories: Histories, seed: int
@@ -325,14 +330,14 @@ class _Comparison:
         self._scaling, self._samples = finished.scaling, samples
         self._inputs = draw(histories, torch.Generator().manual_seed(seed + 1))[0]
         self._seen = answers(finished.vision, finished.scaling, samples)
-        # Where it sees no car, what it says of one means nothing.
+        # The teacher's lead outputs mean nothing without a lead, so they are not compared.
         places = places_in_target(VISION_TARGETS)
         sees_none = self._seen[:, places["lead_prob"]][:, 0] <= 0.5
         self._seen[sees_none, places["lead"]] = np.nan
         self._driven = self._paths(finished.policy)
 
     def apart(self, vision: Vision, policy: Policy) -> dict[str, float]:
-        """Return mean absolute differences or shares found alike; networks are rounded for it."""
+        """Return the differences from the teacher by name, with rounded copies of the networks."""
         vision, policy = deepcopy(vision), deepcopy(policy)
         for network in (vision, policy):
             round_weights(network)
@@ -345,7 +350,7 @@ class _Comparison:
 
     @torch.inference_mode()
     def _paths(self, policy: Policy) -> NDArray[np.float64]:
-        """Return how far aside the policy drives at some times, m, (n, 3)."""
+        """Return the lateral positions of the policy's path at `_PATH_S`, m, (n, 3)."""
         scaling = plan_scaling(self._scaling)
         means = policy(*self._inputs)["plan"][:, : PLAN.size].numpy()
         plan = (means * scaling.deviation + scaling.mean).reshape(-1, *PLAN.shape)

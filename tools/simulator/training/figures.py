@@ -1,4 +1,8 @@
-"""Errors of a model on moments whose truth is known, in metres, by scenery and by situation."""
+"""Errors of a model on samples with known ground truth, by scenery and by situation.
+
+The input is a model's outputs for samples, in the layout of their targets. The result is mean
+absolute errors of lines, path, speed, acceleration and leads.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ from tools.simulator.training.samples.situations import CRAWLING_MPS, KINDS
 
 _LINE_M = (10.0, 30.0)
 _PATH_S = (1.0, 2.0, 4.0)
-# When the acceleration is judged: soon enough that it is that of the command.
+# Time at which the acceleration is judged, close to the time of the command.
 _ACCELERATION_S = 1.0
-# Leads within it are judged apart from those beyond.
+# Leads within this distance are judged separately from those beyond.
 _NEAR_M = 60.0
-# Situations: a car that crawls, behind one that stands near; one that must brake for a curve.
+# Limits of two situations: crawling close behind a standing car, and braking for a curve.
 _STANDING_MPS, _BEHIND_M = 0.3, 20.0
 _CURVE_MPS2 = -0.5
 SITUATIONS = (
@@ -37,17 +41,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Mean absolute errors over a set of moments; NaN where there was none to judge.
+    """Mean absolute errors over a set of samples; NaN if there was nothing to judge.
 
     Attributes:
-        line_m: lateral, of the own lane's two lines that can be seen, at 10 and 30 m.
-        path_m: lateral, of the plan, at 1, 2, 4 s.
-        speed_mps: of the own speed.
-        acceleration_mps2: of the plan, at 1 s.
-        lead_m: of the distance to a lead within 60 m.
-        lead_mps: of the speed of such a lead.
-        far_lead_m: of the distance to one that is further away.
-        lines_found: share of lines rightly reported as there or not; `leads_found` the same.
+        samples: number of samples.
+        line_m: lateral error of the visible lines of the car's lane, at 10 and 30 m.
+        path_m: lateral error of the plan, at 1, 2 and 4 s.
+        speed_mps: error of the car's speed.
+        acceleration_mps2: error of the plan's acceleration at 1 s.
+        lead_m, lead_mps: errors of distance and speed of leads within 60 m.
+        far_lead_m: error of the distance of leads beyond 60 m.
+        lines_found, leads_found: share of lines and leads whose presence is detected correctly.
     """
 
     samples: int
@@ -62,7 +66,7 @@ class Figures:
     leads_found: float
 
     def rows(self) -> dict[str, float]:
-        """Return the figures by the names of a report."""
+        """Return the errors by the names used in reports."""
         names = [f"lane line at {at:g} m, m" for at in _LINE_M]
         names += [f"path at {at:g} s, m" for at in _PATH_S]
         names += ["speed, m/s", "acceleration, m/s2", "lead distance, m", "lead speed, m/s"]
@@ -73,7 +77,7 @@ class Figures:
         return dict(zip(names, values, strict=True))
 
     def as_json(self) -> dict[str, float]:
-        """Return the figures by names that gates can have."""
+        """Return the errors by the names used in gates."""
         lines = {f"line_{at:g}m_m": m for at, m in zip(_LINE_M, self.line_m, strict=True)}
         paths = {f"path_{at:g}s_m": m for at, m in zip(_PATH_S, self.path_m, strict=True)}
         return {
@@ -90,22 +94,22 @@ class Figures:
         }
 
 
-def judge(said: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
-    """Return figures for each class of scenery and each situation, and under `all` for all."""
+def judge(outputs: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
+    """Return the errors for `all` samples, for each class of scenery, and for each situation."""
     kinds = np.array([sample.kind for sample in samples])
     truth = np.stack([sample.target for sample in samples])
-    found = {"all": figures_of(said, truth)}
+    found = {"all": figures_of(outputs, truth)}
     for kind, name in enumerate(KINDS):
         if (kinds == kind).any():
-            found[name] = figures_of(said[kinds == kind], truth[kinds == kind])
+            found[name] = figures_of(outputs[kinds == kind], truth[kinds == kind])
     for name, chosen in _situations(truth).items():
         if chosen.any():
-            found[name] = figures_of(said[chosen], truth[chosen])
+            found[name] = figures_of(outputs[chosen], truth[chosen])
     return found
 
 
 def _situations(truth: Singles) -> dict[str, NDArray[np.bool_]]:
-    """Return which of some samples, (n, size), are in which situation, by what is true of them."""
+    """Return a mask of the samples in each situation, from their targets (n, size)."""
     places = places_in_target(VISION_TARGETS)
     speed = truth[:, places["pose"]][:, 0]
     lead = truth[:, places["lead"]]
@@ -115,13 +119,13 @@ def _situations(truth: Singles) -> dict[str, NDArray[np.bool_]]:
     return {"queue": is_queue, "curve": is_curve}
 
 
-def figures_of(said: Singles, truth: Singles) -> Figures:
-    """Return the figures of some samples, both (n, size)."""
+def figures_of(outputs: Singles, truth: Singles) -> Figures:
+    """Return the errors of outputs against targets, both (n, size)."""
     places = places_in_target(VISION_TARGETS)
     shapes = {head.name: head.shape for head in (*VISION_HEADS, PLAN)}
 
     def part(name: str) -> tuple[Floats, Floats]:
-        a, b = (v[:, places[name]].astype(np.float64) for v in (said, truth))
+        a, b = (v[:, places[name]].astype(np.float64) for v in (outputs, truth))
         return a.reshape(-1, *shapes[name]), b.reshape(-1, *shapes[name])
 
     lines, lanes_there = part("lane_lines"), part("lane_lines_prob")
@@ -153,7 +157,7 @@ def figures_of(said: Singles, truth: Singles) -> Figures:
 
 
 def _at(grid: Floats, at: float, values: Floats) -> Floats:
-    """Return values (n, ..., 33), given on a grid, at one of its places between two."""
+    """Return values (n, ..., 33) on a grid, interpolated at one position."""
     after = int(np.searchsorted(grid, at))
     share = (at - grid[after - 1]) / (grid[after] - grid[after - 1])
     return np.asarray(values[..., after - 1] * (1.0 - share) + values[..., after] * share)

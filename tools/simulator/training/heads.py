@@ -1,8 +1,9 @@
-"""The heads of both networks: where each lies, in which units it is learnt, and in a mirror.
+"""The heads of both networks: their layout, their units, and their mirror images.
 
-A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
-units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
-means, then logarithms of standard deviations, as `modeld.outputs.parse_outputs` reads them.
+A *target* is a flat float32 vector per sample with the ground truth of each head, in the head's own
+units; NaN marks values without ground truth. An *output* has twice as many values for heads with
+deviations: means, then logarithms of standard deviations, as `modeld.outputs.parse_outputs` reads
+them.
 """
 
 from __future__ import annotations
@@ -37,16 +38,20 @@ Kind = Literal["gaussian", "binary", "categorical"]
 META_WIDTH = 55
 HIDDEN_WIDTH = 512
 HISTORY_ROWS = 25
-# From one row of the histories to the next: four frames of the camera.
+# Time between two rows of the histories, four camera frames.
 ROW_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One head.
+    """One output head.
 
-    `kind` is ``gaussian`` (means, then logarithms of deviations), ``binary`` (a logit each) or
-    ``categorical`` (logits, softmax over the last axis); `shape` is that of what is true.
+    Attributes:
+        name: name of the head.
+        kind: ``gaussian`` (means, then logarithms of deviations), ``binary`` (one logit each) or
+            ``categorical`` (logits, softmax over the last axis).
+        shape: shape of the ground truth.
+        weight: weight of its loss.
     """
 
     name: str
@@ -56,20 +61,20 @@ class Head:
 
     @property
     def size(self) -> int:
-        """Values of a target."""
+        """The number of values in a target."""
         return math.prod(self.shape)
 
     @property
     def width(self) -> int:
-        """Values of an output."""
+        """The number of values in an output."""
         return self.size * (2 if self.kind == "gaussian" else 1)
 
 
 PLAN = Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), 3.0)
 DESIRE_STATE = Head("desire_state", "categorical", (DESIRE_LENGTH,))
 
-# In the order of the output; `hidden_state` follows them. Heads that the drive depends on most have
-# the largest weights, as the network is small; speed, one value of `pose`, is hardest to see.
+# The heads in the order of the output, which `hidden_state` follows. The network is small, so heads
+# on which the drive depends most have the largest weights. Speed, a part of `pose`, is the hardest.
 VISION_HEADS = (
     Head("meta", "binary", (META_WIDTH,), 0.1),
     Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH), 0.05),
@@ -82,10 +87,10 @@ VISION_HEADS = (
     Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
     Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
 )
-# The acceleration that the curves ahead ask for. It is read before `hidden_state`, which holds it,
-# and is not a head of the model.
+# The acceleration that the curves ahead require. It is computed before `hidden_state`, which
+# contains it, and is not a head of the exported model.
 FOR_CURVES = Head("for_curves", "gaussian", (1,), 2.0)
-# The plan is learnt with the vision, too: so `hidden_state` holds what the policy needs.
+# The plan is also trained with vision, so that `hidden_state` contains what the policy needs.
 VISION_TARGETS = (*VISION_HEADS, FOR_CURVES, PLAN)
 POLICY_HEADS = (PLAN, DESIRE_STATE)
 
@@ -101,12 +106,12 @@ def width_of(heads: tuple[Head, ...]) -> int:
 
 
 def places_in_target(heads: tuple[Head, ...]) -> dict[str, slice]:
-    """Return where each head lies in a target."""
+    """Return the slice of each head in a target."""
     return _places(heads, [head.size for head in heads])
 
 
 def places_in_output(heads: tuple[Head, ...]) -> dict[str, slice]:
-    """Return where each head lies in an output."""
+    """Return the slice of each head in an output."""
     return _places(heads, [head.width for head in heads])
 
 
@@ -121,8 +126,8 @@ def _places(heads: tuple[Head, ...], lengths: list[int]) -> dict[str, slice]:
 def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
     """Return the target of one sample.
 
-    `truth` is a `tools.simulator.world.truth.Truth` or has arrays of the same names and shapes. Of
-    `lane_lines_prob` (4,), the chances that lines are there, both columns are made.
+    `truth` is a `tools.simulator.world.truth.Truth`, or has arrays of the same names and shapes.
+    Both columns of `lane_lines_prob` are made from its probabilities (4,).
     """
     parts = []
     for head in heads:
@@ -134,14 +139,14 @@ def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
     return np.concatenate(parts, dtype=np.float32)
 
 
-# --- Units that bring targets to about one: means and deviations of each value ----------------
+# --- Scaling: units in which each value of a target is about one ---------------------------------
 #
-# The networks learn in these units, as positions of 192 m and rates of 0.001 rad/s stand in one
-# output. When the model is written its last layers take the units in (`fold`), so that it answers
+# The networks learn in these units, because an output contains both positions of 192 m and rates of
+# 0.001 rad/s. `fold` moves the units into the last layers of the exported model, which then answers
 # in metres and radians.
 
-# Values that never change, like the yaw of a camera that is mounted straight, have this unit: far
-# below what anybody reads from them, far above where float16 ends.
+# Smallest deviations, for values that are nearly constant, like the yaw of a straight camera: below
+# any relevant accuracy, and well within the range of float16.
 LEAST_DEVIATION: Mapping[str, float] = {
     "pose": 3e-3,
     "wide_from_device_euler": 1e-3,
@@ -156,9 +161,9 @@ LEAST_DEVIATION: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Mean and deviation of each value of a target, both float32; 0 and 1 for chances.
+    """Mean and deviation of each value of a target, (size,) float32 each.
 
-    Both are (size,); deviations are above 0.
+    Deviations are positive. Probabilities have the mean 0 and the deviation 1.
     """
 
     mean: Singles
@@ -168,7 +173,7 @@ class Scaling:
 def measure(heads: tuple[Head, ...], targets: Singles) -> Scaling:
     """Return the scaling of a set of targets.
 
-    Targets are (n, size) float32, NaN where there is no truth.
+    `targets` are (n, size) float32, NaN without ground truth.
     """
     means, deviations = [], []
     for head, place in zip(heads, places_in_target(heads).values(), strict=True):
@@ -195,17 +200,17 @@ def fold(
     weight: NDArray[np.floating],
     bias: NDArray[np.floating],
 ) -> tuple[Singles, Singles]:
-    """Return a last layer that answers in the units of its heads.
+    """Return a last layer whose outputs are in the units of its heads.
 
-    `weight` (width, inputs) and `bias` (width,) answer in units of the scaling; the results are
-    float32 of the same shapes.
+    `weight` (width, inputs) and `bias` (width,) give outputs in units of the scaling. The results
+    are float32 of the same shapes.
     """
     factor, shift = [], []
     for head, place in zip(heads, places_in_target(heads).values(), strict=True):
         deviation = scaling.deviation[place]
         factor.append(deviation)
         shift.append(scaling.mean[place])
-        if head.kind == "gaussian":  # the logarithms of deviations move, they do not stretch
+        if head.kind == "gaussian":  # logarithms of deviations are shifted, not scaled
             factor.append(np.ones_like(deviation))
             shift.append(np.log(deviation))
     stretch = np.concatenate(factor).astype(np.float64)
@@ -216,18 +221,18 @@ def fold(
 
 
 def part_of(heads: tuple[Head, ...], scaling: Scaling, wanted: tuple[Head, ...]) -> Scaling:
-    """Return the scaling of some of the heads, in the order that is wanted."""
+    """Return the scaling of the `wanted` heads, in their order."""
     places = places_in_target(heads)
     index = np.concatenate([np.r_[places[head.name]] for head in wanted])
     return Scaling(scaling.mean[index], scaling.deviation[index])
 
 
-# --- Mirrored samples: twice the roads for nothing, and no side is ever preferred -------------
+# --- Mirrored samples: twice as many roads, without a preferred side ------------------------------
 #
-# The middle of a view is column 256 of 512 luma columns, whose numbers are the middles of pixels:
-# so column c becomes 512 - c, and column 0, which has no partner, takes that of column 1.
+# The views' centre is column 256 of 512 luma columns, counted at pixel centres. So column c becomes
+# 512 - c, and column 0, which has no partner, copies column 1.
 
-# What each desire becomes.
+# The mirror image of each desire.
 _DESIRES = np.array(
     [
         Desire.NONE,
@@ -240,7 +245,7 @@ _DESIRES = np.array(
         7,
     ]
 )
-# Of x, y, z and of roll, pitch, yaw: what changes its sign.
+# Signs of mirrored x, y, z and of mirrored roll, pitch, yaw.
 _PLACE = (1.0, -1.0, 1.0)
 _ANGLE = (-1.0, 1.0, -1.0)
 
@@ -248,15 +253,16 @@ _ANGLE = (-1.0, 1.0, -1.0)
 def mirror_images(images: Bytes) -> Bytes:
     """Return mirrored views.
 
-    They are (..., 12 or 6, 128, 256) uint8; of each six channels the luma at (even, even), (odd,
-    even), (even, odd), (odd, odd) row and column, then U, V.
+    `images` are (..., 12 or 6, 128, 256) uint8. Every six channels are the luma at (even, even),
+    (odd, even), (even, odd), (odd, odd) rows and columns, then U and V.
     """
     mirrored = images[..., ::-1].copy()
-    # Even columns: 512 - 2 i = 2 (256 - i). Odd ones: 512 - (2 i + 1) = 2 (255 - i) + 1, as it is.
+    # Even columns: 512 - 2 i = 2 (256 - i), shifted by one. Odd ones: 2 (255 - i) + 1, just
+    # reversed.
     for channel in range(0, images.shape[-3], 6):
         even = mirrored[..., channel : channel + 2, :, :]
         even[..., 1:] = even[..., :-1].copy()
-        # Chroma lies half way between: the mean of both neighbours.
+        # Mirrored chroma is halfway between two samples, so it is their mean.
         chroma = mirrored[..., channel + 4 : channel + 6, :, :]
         chroma[..., 1:] = ((chroma[..., 1:].astype(np.uint16) + chroma[..., :-1] + 1) // 2).astype(
             np.uint8
@@ -265,7 +271,7 @@ def mirror_images(images: Bytes) -> Bytes:
 
 
 def mirror_target(heads: tuple[Head, ...], target: Singles) -> Singles:
-    """Return mirrored targets (..., size) float32; `heads` are its parts in order."""
+    """Return mirrored targets (..., size) float32 with the given heads."""
     parts = []
     for head, place in zip(heads, places_in_target(heads).values(), strict=True):
         values = target[..., place]
@@ -275,7 +281,7 @@ def mirror_target(heads: tuple[Head, ...], target: Singles) -> Singles:
 
 
 def mirror_desires(desires: Singles) -> Singles:
-    """Return mirrored desires, (..., 8)."""
+    """Return mirrored desires (..., 8)."""
     return np.asarray(desires[..., _DESIRES], np.float32)
 
 
@@ -298,7 +304,7 @@ def _mirror(head: Head, values: Singles) -> Singles:
 
 
 def _mirror_meta(values: Singles) -> Singles:
-    """Swap the blinkers, the last two of each four columns from 31 on."""
+    """Swap the left and right blinkers, the last two of every four columns from 31 on."""
     mirrored = values.copy()
     mirrored[..., 33:55:4], mirrored[..., 34:55:4] = values[..., 34:55:4], values[..., 33:55:4]
     return mirrored

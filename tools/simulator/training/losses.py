@@ -1,12 +1,12 @@
-"""Computes the losses of the heads, and auxiliary losses (hints) of parts of the networks.
+"""Computes the losses of the heads, and auxiliary losses (*hints*) of parts of the vision network.
 
-The loss of a head is the negative log-likelihood of the truth under its output; NaN (no truth) is
-ignored. Means and deviations describe a Laplace distribution: its tails fit roads and other drivers
-better than those of a normal one. The daemon reads its standard deviation.
+The loss of a head is the negative log-likelihood of the ground truth under its output; missing
+ground truth (NaN) is ignored. Means and deviations describe a Laplace distribution, whose tails fit
+roads and traffic better than those of a normal one. The deviation is its standard deviation.
 
-A plan is a few numbers for a whole picture, so convolutions learn slowly from it what to look for.
-Hints therefore train the parts for lines, the car ahead and motion directly. Their truth comes
-from the targets: projected places, and the distance driven between the frames.
+A plan is only a few numbers per picture, so convolutions learn slowly from it. Hints therefore
+train the parts that locate lines, the car ahead and motion directly. Their ground truth is derived
+from the targets: projected positions, and the distance driven between the frames.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from tools.simulator.training.networks.cells import (
     lead_readings,
     line_columns,
 )
-from tools.simulator.training.networks.sweep import way_of
+from tools.simulator.training.networks.sweep import displacement_of
 
-# Range of log-deviations, in units of the scaling; a small penalty (`_OUTSIDE`) pulls others back.
+# Range of log-deviations, in units of the scaling; values outside have a small penalty (_OUTSIDE).
 LOWEST, HIGHEST = -5.0, 3.0
-# Seitzer and others, "On the pitfalls of heteroscedastic uncertainty estimation", 2022: each term
-# is weighted by its deviation to this power, so that well-known values do not dominate the loss.
+# Each term is weighted by its deviation to this power, so that certain values do not dominate the
+# loss (Seitzer and others, "On the pitfalls of heteroscedastic uncertainty estimation", 2022).
 EMPHASIS = 0.5
 _OUTSIDE = 0.1
 _PLACES = places_in_target(VISION_TARGETS)
-# Added to shares before the logarithm: a cell with share 0 costs at most 14.
+# Added to probabilities before the logarithm, which limits the loss of a cell to 14.
 _LEAST = 1e-6
-# Readings count double, because braking depends on them.
+# Readings have a double weight, because braking depends on them.
 _READING_WEIGHT = 2.0
 
 
 def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
     """Return the mean loss of one head over a batch, a scalar float32.
 
-    `output` (n, width) and `target` (n, size) are in units of the scaling; NaN is no truth.
+    `output` (n, width) and `target` (n, size) are in units of the scaling; NaN is ignored.
     """
     known = torch.isfinite(target)
     truth = torch.where(known, target, torch.zeros_like(target))
@@ -58,7 +58,7 @@ def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
     else:
         logits = output.float().reshape(-1, *head.shape).log_softmax(-1)
         terms = -(truth.reshape(logits.shape) * logits).reshape(target.shape)
-        # Cross-entropy is a sum over the choices, but the mean below divides by their number.
+        # The mean below divides by the number of choices, but cross-entropy is a sum over them.
         terms = terms * head.shape[-1]
     count = known.sum().clamp(min=1)
     return torch.where(known, terms, torch.zeros_like(terms)).sum() / count
@@ -67,9 +67,9 @@ def head_loss(head: Head, output: Tensor, target: Tensor) -> Tensor:
 def total_loss(
     heads: tuple[Head, ...], outputs: dict[str, Tensor], targets: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the weighted sum of all heads' losses, and each of them.
+    """Return the weighted sum of all heads' losses, and the loss of each head.
 
-    `heads` are the parts of a target in order; targets are (n, size) in units of the scaling.
+    `targets` (n, size) are in units of the scaling, with the parts of `heads` in order.
     """
     parts, places = {}, places_in_target(heads)
     total = targets.new_zeros(())
@@ -81,20 +81,20 @@ def total_loss(
 
 
 def _likelihood(mean: Tensor, log_deviation: Tensor, truth: Tensor) -> Tensor:
-    """Return the negative logarithm of Laplace's density, weighted by `EMPHASIS`."""
+    """Return the negative log-density of the Laplace distribution, weighted with `EMPHASIS`."""
     inside = log_deviation.clamp(LOWEST, HIGHEST)
     terms = inside + math.sqrt(2.0) * (truth - mean).abs() * torch.exp(-inside)
     weight = torch.exp(EMPHASIS * inside.detach())
     return weight * terms + _OUTSIDE * (log_deviation - inside).square()
 
 
-# --- Hints ------------------------------------------------------------------------------------
+# --- Hints ---------------------------------------------------------------------------------------
 
 
 def line_loss(logits: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of lines in cells, a scalar: which cell, where in it, and whether at all.
+    """Return the loss of lines in cells, a scalar, from the cell, the position and the presence.
 
-    `logits` are (n, 2, 6, 16, 32) of views, lines and cells; `targets` (n, size) in their own
+    `logits` (n, 2, 6, 16, 32) are by view, line and cell; `targets` (n, size) are in their own
     units.
     """
     columns = torch.from_numpy(line_columns(targets))
@@ -108,9 +108,9 @@ def line_loss(logits: Tensor, targets: Singles) -> Tensor:
 
 
 def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of the car ahead in cells, a scalar: which cell, where in it, whether at all.
+    """Return the loss of the car ahead in cells, a scalar, from cell, position and presence.
 
-    `logits` are (n, 2, 16, 32) of views and cells; `targets` (n, size) in their own units.
+    `logits` (n, 2, 16, 32) are by view and cell; `targets` (n, size) are in their own units.
     """
     places = torch.from_numpy(lead_places(targets))
     there = torch.isfinite(places[..., 0])
@@ -129,30 +129,30 @@ def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
 
 
 def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of the readings of the car ahead, a scalar.
+    """Return the loss of distance and growth of the car ahead, a scalar.
 
-    `readings` are (n, 2, 2) of views; `targets` (n, size) in their own units.
+    `readings` (n, 2, 2) are by view; `targets` (n, size) are in their own units.
     """
     wanted = torch.from_numpy(lead_readings(targets))[:, None].expand_as(readings)
     known = torch.isfinite(wanted)
     return (readings - wanted)[known].abs().mean() if known.any() else readings.sum() * 0.0
 
 
-def way_loss(logits: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of the distance that the road moved between two frames, a scalar.
+def displacement_loss(logits: Tensor, targets: Singles) -> Tensor:
+    """Return the loss of the road's displacement between two frames, a scalar.
 
-    `logits` are (n, 32); `targets` (n, size) in their own units.
+    `logits` are (n, 32); `targets` (n, size) are in their own units.
     """
     speed = targets[:, _PLACES["pose"]][:, 0]
     height = targets[:, _PLACES["road_transform"]][:, 2]
-    return choice_loss(logits.log_softmax(-1), torch.from_numpy(way_of(speed, height)))
+    return choice_loss(logits.log_softmax(-1), torch.from_numpy(displacement_of(speed, height)))
 
 
 def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean cross-entropy of choices, where the truth may lie between two, a scalar.
+    """Return the mean cross-entropy of choices, a scalar; the truth can be between two choices.
 
-    `logs` (n, choices) are logarithms of probabilities. `wanted` (n,) is 0 for the first choice;
-    values outside are clamped.
+    `logs` (n, choices) are log-probabilities. `wanted` (n,) is the true choice, from 0; values
+    outside the range are clamped.
     """
     last = logs.shape[1] - 1
     inside = wanted.clamp(0.0, float(last))
@@ -165,11 +165,11 @@ def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
 def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tensor]:
     """Return the weighted hints, scalars by name.
 
-    `targets` are (n, size) in their own units.
+    `targets` (n, size) are in their own units.
     """
     return {
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
         "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
         "lead_readings": _READING_WEIGHT * reading_loss(outputs["lead_readings"], targets),
-        "way": way_loss(outputs["ways"], targets),
+        "displacement": displacement_loss(outputs["displacements"], targets),
     }

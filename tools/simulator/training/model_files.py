@@ -1,10 +1,9 @@
-"""The files of a trained model: both networks as ONNX, and the card.
+"""Writes the files of a trained model: both networks as ONNX, and the model card.
 
-The graphs are written node by node from the weights, so that they hold what the importer knows and
-nothing that an exporter makes up. Norms and units are folded in, heads are in their published
-order. `vision.onnx` and `policy.onnx` together are below 5 MB. The card says what the model is,
-what it has seen, how well it does and what it cannot do. Its figures are also written for programs:
-a later training compares with them.
+The graphs are built node by node from the weights, so they contain only operators that the importer
+supports. Norms and units are folded into the weights, and heads are in their published order. The
+card describes the model, its training data, its accuracy and its limits. Its metrics are also
+written as JSON, for comparison with later trainings.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ _PRODUCER = "modeld-train"
 VISION_FILE, POLICY_FILE = "vision.onnx", "policy.onnx"
 CARD_NAME = "README.md"
 FIGURES_NAME = "figures.json"
-# Both files together.
+# Limit of the size of both files together.
 MOST_BYTES = 5_000_000
 MOST_PARAMETERS = 2_000_000
 MOST_FLOP = 500_000_000
-"""Limits of the model: small enough to be kept beside the code, and to run on two cores."""
+"""Limits of the model, which must be small enough for the repository, and run on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Weights of both networks by their names; the plan is the last in `scaling`."""
+    """The weights of both networks by name; the last part of `scaling` is the plan's."""
 
     name: str
     vision: Weights
@@ -63,7 +62,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Bytes, parameters and floating-point operations of both models.
+    """The size of both models in bytes, parameters and floating-point operations.
 
     `stored` is the type of their matrices.
     """
@@ -77,7 +76,7 @@ class Written:
 def vision_model(
     trained: Trained, graph: type[WeightedGraph] = WeightedGraph
 ) -> tuple[onnx.ModelProto, int, int]:
-    """Return the vision model, its parameters and its multiply-adds."""
+    """Return the vision model, its number of parameters, and its multiply-adds."""
     w = trained.vision
     g = graph("vision")
     views = []
@@ -96,7 +95,7 @@ def vision_model(
 def policy_model(
     trained: Trained, graph: type[WeightedGraph] = WeightedGraph
 ) -> tuple[onnx.ModelProto, int, int]:
-    """Return the policy model, its parameters and its multiply-adds."""
+    """Return the policy model, its number of parameters, and its multiply-adds."""
     w = trained.policy
     g = graph("policy")
     kind = onnx.TensorProto.FLOAT
@@ -130,10 +129,10 @@ def policy_model(
 def build_models(
     trained: Trained, graph: type[WeightedGraph] = WeightedGraph
 ) -> tuple[dict[str, bytes], Written]:
-    """Return the files of both models by their names, and how large they are.
+    """Return the files of both models by name, and their size.
 
     Raises:
-        TrainingError: together they are larger than the model may be.
+        TrainingError: the models exceed a limit.
     """
     files, parameters, multiply_adds = {}, 0, 0
     for name, build in ((VISION_FILE, vision_model), (POLICY_FILE, policy_model)):
@@ -158,12 +157,10 @@ def build_models(
 def write_models(
     directory: Path, trained: Trained, graph: type[WeightedGraph] = WeightedGraph
 ) -> Written:
-    """Write both models, each whole or not at all.
-
-    The directory is made with its parents.
+    """Write both models, each atomically; the directory is created with its parents.
 
     Raises:
-        TrainingError: they are larger than they may be, or a file cannot be written.
+        TrainingError: the models exceed a limit, or a file cannot be written.
     """
     files, written = build_models(trained, graph)
     for name, data in files.items():
@@ -180,7 +177,7 @@ def write_models(
 
 
 def _vision_heads(g: WeightedGraph, trained: Trained, hidden: Value) -> dict[str, Value]:
-    """Return the output of each head; the last layer of a group is cut into those of its heads."""
+    """Return the output of each head; the last layer of a group is split into its heads."""
     w, found = trained.vision, {}
     for group, heads in HEAD_GROUPS.items():
         last = _scaled(heads, trained.scaling, linear(w, f"heads.{group}.last"))
@@ -218,7 +215,7 @@ def _finish(
     return model
 
 
-# --- The card ---------------------------------------------------------------------------------
+# --- The card ------------------------------------------------------------------------------------
 
 _CANNOT = f"""\
 ## What it cannot do
@@ -242,13 +239,13 @@ def write_card(
     facts: Mapping[str, str],
     command: str | None = None,
 ) -> None:
-    """Write the card next to the models, and the figures in `FIGURES_NAME`.
+    """Write the card next to the models, and the metrics to `FIGURES_NAME`.
 
-    `figures` are errors by class of scenery, `all` first; `facts` are more rows of the first table.
-    `command` made the models, if it was not that of the options.
+    `figures` are errors by class of scenery, `all` first. `facts` are additional rows of the first
+    table. `command` is the command that made the models, if it was not that of `options`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     rows = {
         "interface": "`split-2025`: `vision.onnx`, `policy.onnx`",

@@ -1,7 +1,7 @@
-"""Trained weights as ONNX graphs: the layers, and the trunk of the vision network, node by node.
+"""Builds ONNX graphs from trained weights: the layers, and the trunk of the vision network.
 
-Matrices are stored as float16 or int8, all else as float32. The trunk does what `networks.Trunk`
-does.
+Matrices are stored as float16 or int8, all other weights as float32. The trunk computes the same as
+`Trunk` of the networks in torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tools.example_models.graph import GraphBuilder, Shape, Value
 from tools.simulator.training.heads import FOR_CURVES
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
+    DISPLACEMENT_SCALE,
     NORM_EPSILON,
     READING_SCALE,
     VIEW_SHAPE,
     VISION_SIZE,
-    WAY_SCALE,
     in_eight_bits,
 )
 from tools.simulator.training.networks.cells import (
@@ -35,7 +35,7 @@ from tools.simulator.training.networks.cells import (
 
 Array = NDArray[np.floating[Any]]
 Weights = Mapping[str, NDArray[np.float32]]
-# Largest finite float16.
+# The largest finite float16.
 _LARGEST = 65504.0
 
 
@@ -47,7 +47,7 @@ class Layer(NamedTuple):
 
 
 class WeightedGraph(GraphBuilder):
-    """A graph builder whose layers have weights that were learnt; their matrices are float16."""
+    """A graph builder for layers with trained weights; matrices are stored as float16."""
 
     STORED: ClassVar = "float16"
 
@@ -58,7 +58,7 @@ class WeightedGraph(GraphBuilder):
         """Add the weight of a layer and return it as float32.
 
         Raises:
-            ValueError: a value that float16 cannot hold.
+            ValueError: float16 cannot represent a value.
         """
         if not np.all(np.abs(array) <= _LARGEST):
             raise ValueError(f"{self.name}: a weight beyond float16")
@@ -66,9 +66,9 @@ class WeightedGraph(GraphBuilder):
         return self.node("Cast", (stored,), stored.shape, to=onnx.TensorProto.FLOAT)
 
     def convolution(self, x: Value, layer: Layer, stride: int = 1) -> Value:
-        """Append a Conv with bias and "same"-like padding.
+        """Append a Conv with bias, and padding that keeps the size at stride 1.
 
-        `x` is (n, channels, height, width), the kernel square and odd.
+        `x` is (n, channels, height, width); the kernel is square with an odd size.
         """
         count, _, height, width = x.shape
         outputs, _, kernel, _ = layer.weight.shape
@@ -87,7 +87,7 @@ class WeightedGraph(GraphBuilder):
         )
 
     def dense(self, x: Value, layer: Layer) -> Value:
-        """Append a Gemm: (n, inputs) to (n, outputs)."""
+        """Append a Gemm from (n, inputs) to (n, outputs)."""
         self.multiply_adds += x.shape[0] * layer.weight.size
         return self.node(
             "Gemm",
@@ -99,7 +99,7 @@ class WeightedGraph(GraphBuilder):
         )
 
     def dense_rows(self, x: Value, layer: Layer) -> Value:
-        """Append MatMul and Add: (1, rows, inputs) to (1, rows, outputs)."""
+        """Append MatMul and Add from (1, rows, inputs) to (1, rows, outputs)."""
         weight = np.asarray(layer.weight.T, order="C")
         shape = (*x.shape[:-1], weight.shape[1])
         self.multiply_adds += int(np.prod(x.shape)) * weight.shape[1]
@@ -107,12 +107,12 @@ class WeightedGraph(GraphBuilder):
         return self.elementwise("Add", product, self.weight("bias", layer.bias))
 
     def relu(self, x: Value) -> Value:
-        """Append Relu."""
+        """Append a Relu."""
         return self.elementwise("Relu", x)
 
 
 class EightBitGraph(WeightedGraph):
-    """The same with matrices of int8, and one scale for each output."""
+    """A weighted graph whose matrices are stored as int8 with one scale per output."""
 
     STORED: ClassVar = "int8"
 
@@ -120,28 +120,28 @@ class EightBitGraph(WeightedGraph):
         """Add the weight of a layer and return it as float32."""
         numbers, scale = in_eight_bits(array, outputs)
         stored = self.weight("weight", numbers)
-        # Scales are how weights are stored, and no parameters beside them.
+        # Scales belong to the storage of a weight and are not counted as parameters.
         learnt = self.parameters
         parts = (stored, self.weight("weight_scale", scale))
         self.parameters = learnt
         return self.node("DequantizeLinear", parts, stored.shape, axis=outputs)
 
 
-# --- The trunk --------------------------------------------------------------------------------
+# --- The trunk -----------------------------------------------------------------------------------
 
 
 def linear(w: Weights, name: str) -> Layer:
-    """Return a linear layer, or a convolution that no normalisation follows."""
+    """Return a linear layer, or a convolution without a normalisation."""
     return Layer(w[f"{name}.weight"], w[f"{name}.bias"])
 
 
 def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
-    """Append the trunk.
+    """Append the trunk and return `hidden_state`, (1, 512).
 
-    `x` is (2, 12, 128, 256), both views, about [-2, 2]; returns `hidden_state`, (1, 512).
+    `x` is (2, 12, 128, 256), both views, with values of about [-2, 2].
     """
     with g.scope("sweep"):
-        way = _sweep(g, w, x)
+        displacement = _sweep(g, w, x)
     cells = x
     for index, step in enumerate(VISION_SIZE.steps):
         with g.scope(f"trunk.{index}"):
@@ -158,13 +158,13 @@ def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
             cells = x
     with g.scope("cells"):
         read = _cells(g, w, cells, x)
-    # The channels of the road view, then those of the wide one.
+    # Join the channels of the road view and those of the wide view.
     x = _reshape(g, x, (1, 2 * x.shape[1], *x.shape[2:]))
     with g.scope("joint"):
         x = g.relu(g.convolution(x, _folded(w, "trunk.joint"), 2))
     with g.scope("neck"):
         x = g.flatten(g.relu(g.convolution(x, _folded(w, "trunk.neck"))))
-    x = _joined(g, x, read, way)
+    x = _joined(g, x, read, displacement)
     with g.scope("curves"):
         curves = _for_curves(g, w, x)
     with g.scope("places"):
@@ -199,23 +199,27 @@ def _sweep(g: WeightedGraph, w: Weights, x: Value) -> Value:
     g.multiply_adds += sweep.ROWS * high * channels * wide
     x = g.node("MatMul", (newer, older), (1, sweep.ROWS, high))
     x = _reshape(g, x, (1, sweep.ROWS * high))
-    ways = g.constant(sweep.way_indices())
-    x = g.node("Gather", (x, ways), (1, ways.shape[0]), axis=1)
-    x = _reshape(g, x, (1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.WAYS))
-    x = g.node("ReduceSum", (x, g.ints(2)), (1, sweep.BANDS, sweep.WAYS), keepdims=0)
-    ones = g.constant(np.ones(sweep.WAYS, np.float32))
+    displacements = g.constant(sweep.displacement_indices())
+    x = g.node("Gather", (x, displacements), (1, displacements.shape[0]), axis=1)
+    x = _reshape(g, x, (1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.DISPLACEMENTS))
+    x = g.node("ReduceSum", (x, g.ints(2)), (1, sweep.BANDS, sweep.DISPLACEMENTS), keepdims=0)
+    ones = g.constant(np.ones(sweep.DISPLACEMENTS, np.float32))
     x = g.node("LayerNormalization", (x, ones), x.shape, axis=-1, epsilon=NORM_EPSILON)
     trust = g.weight("trust", w["trunk.sweep.trust"][:, None])
     votes = g.elementwise("Mul", x, trust)
-    votes = g.node("ReduceSum", (votes, g.ints(1)), (1, sweep.WAYS), keepdims=0)
-    steps = WAY_SCALE * np.arange(sweep.WAYS, dtype=np.float32)
-    way = g.elementwise("Mul", g.node("Softmax", (votes,), votes.shape, axis=-1), g.constant(steps))
-    way = g.node("ReduceSum", (way, g.ints(-1)), (1, 1), keepdims=1)
-    return g.node("Concat", (g.flatten(x), way), (1, sweep.BANDS * sweep.WAYS + 1), axis=1)
+    votes = g.node("ReduceSum", (votes, g.ints(1)), (1, sweep.DISPLACEMENTS), keepdims=0)
+    steps = DISPLACEMENT_SCALE * np.arange(sweep.DISPLACEMENTS, dtype=np.float32)
+    displacement = g.elementwise(
+        "Mul", g.node("Softmax", (votes,), votes.shape, axis=-1), g.constant(steps)
+    )
+    displacement = g.node("ReduceSum", (displacement, g.ints(-1)), (1, 1), keepdims=1)
+    return g.node(
+        "Concat", (g.flatten(x), displacement), (1, sweep.BANDS * sweep.DISPLACEMENTS + 1), axis=1
+    )
 
 
 def _cells(g: WeightedGraph, w: Weights, cells: Value, around: Value) -> Value:
-    """Read lines and the car ahead from both views: (2, channels, 16, 32) to (1, width)."""
+    """Locate lines and the car ahead in both views: (2, channels, 16, 32) to (1, width)."""
     with g.scope("around"):
         x = g.convolution(around, linear(w, "trunk.cells.around"))
     none = g.constant(np.zeros(0, np.float32))
@@ -247,7 +251,7 @@ def _cells(g: WeightedGraph, w: Weights, cells: Value, around: Value) -> Value:
 
 
 def _read_lines(g: WeightedGraph, x: Value) -> Value:
-    """Return columns of lines and whether they are there: (2, 6, 16, 32) to (2, 192)."""
+    """Return columns and presence of lines: (2, 6, 16, 32) to (2, 192)."""
     rows = (2, LINES, ROWS)
     there = g.node("ReduceMax", (x,), rows, axes=[-1], keepdims=0)
     there = g.elementwise("Sigmoid", there)
@@ -260,7 +264,7 @@ def _read_lines(g: WeightedGraph, x: Value) -> Value:
 
 
 def _read_lead(g: WeightedGraph, x: Value, cells: Value) -> Value:
-    """Return place, presence and looks of the car ahead: (2, 1, 16, 32) to (2, 3 + channels)."""
+    """Return position, presence and features of the car ahead: to (2, 3 + channels)."""
     count, channels = ROWS * COLUMNS, cells.shape[1]
     flat = _reshape(g, x, (2, count))
     there = g.node("ReduceMax", (flat,), (2, 1), axes=[-1], keepdims=1)
@@ -281,7 +285,7 @@ def _read_lead(g: WeightedGraph, x: Value, cells: Value) -> Value:
 
 
 def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
-    """Return readings of the car ahead from its place and looks: (2, 3 + channels) to (2, 2)."""
+    """Return readings of the car ahead from its features: (2, 3 + channels) to (2, 2)."""
     with g.scope("first"):
         x = g.relu(g.dense(lead, linear(w, "trunk.cells.lead.first")))
     with g.scope("last"):
@@ -292,7 +296,7 @@ def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
 
 
 def _for_curves(g: WeightedGraph, w: Weights, found: Value) -> Value:
-    """Return what the curves ahead ask for, of all that is found: (1, width) to (1, 1)."""
+    """Return the acceleration that the curves ahead require, from all features: to (1, 1)."""
     with g.scope("first"):
         x = g.relu(g.dense(found, linear(w, "trunk.curves.first")))
     with g.scope("last"):
@@ -315,7 +319,7 @@ def _slice(g: WeightedGraph, x: Value, axis: int, begin: int, end: int) -> Value
 
 
 def _folded(w: Weights, name: str) -> Layer:
-    """Return a convolution that has its batch normalisation inside."""
+    """Return a convolution with its batch normalisation folded in."""
     deviation = np.sqrt(w[f"{name}.norm.running_var"].astype(np.float64) + NORM_EPSILON)
     factor = w[f"{name}.norm.weight"] / deviation
     bias = w[f"{name}.norm.bias"] - w[f"{name}.norm.running_mean"] * factor

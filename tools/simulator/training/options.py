@@ -1,4 +1,8 @@
-"""What a training is asked to do, checked once: time, seeds, worlds, processes."""
+"""The options of a training, and the checks of their values: time, seeds, worlds, processes.
+
+A training spends most of its time on the vision network. The rest is divided into rounds: simulated
+cars are driven, then the policy learns from the drives.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +14,33 @@ from typing import Any
 
 from tools.errors import UsageError
 
-# Shares of the time that rounds have, for drives and for learning: of the first the expert drives
-# half, of all others the student drives most (Ross and others, "A reduction of imitation learning",
-# 2011). Each student is better than the one before, and what a good one meets is what is to be
-# learnt (ADR 0098): so the last round is the longest.
+# Shares of the time for each round of drives: for driving, and for learning from the drives. In the
+# first round the expert drives half of them; in all others the student drives most (Ross and
+# others, "A reduction of imitation learning", 2011). Each student is better than the previous one,
+# and a good student's situations are the most relevant (ADR 0098), so the last round is the
+# longest.
 ROUND_SHARES = ((0.03, 0.02), (0.055, 0.03), (0.09, 0.035), (0.145, 0.045))
 ROUNDS = len(ROUND_SHARES)
-# All else, which is most of it, is seeing.
+# The rest, which is most of the time, is for vision.
 VISION_SHARE = 1.0 - sum(drives + learning for drives, learning in ROUND_SHARES)
-# Seeds of worlds: those below are trained on, those from here on are kept for judging.
+# Seeds of worlds below this are for training, seeds from here on for evaluation.
 FIRST_HELD_OUT = 1_000_000
 DEFAULT_SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Seeds of worlds, first and one past the last."""
+    """A range of world seeds: the first one, and one past the last."""
 
     first: int
     end: int
 
     def overlaps(self, other: Seeds) -> bool:
-        """Whether a seed is in both."""
+        """Return whether the ranges share a seed."""
         return self.first < other.end and other.first < self.end
 
     def at(self, number: int) -> int:
-        """Return the seed of a number; after the last the first one follows."""
+        """Return the seed with an index, which wraps around at the end."""
         return self.first + number % (self.end - self.first)
 
     def __str__(self) -> str:
@@ -44,11 +49,18 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """A training.
+    """The options of a training.
 
-    `batch` samples make a step, drawn from `slots` kept ones; `learning_rate` is the highest, of
-    the vision. `worlds` are seeds to train on, `held_out` those to judge by. `workers` processes
-    paint, `threads` learn.
+    Attributes:
+        directory: directory of the training.
+        minutes: duration.
+        seed: seed of all random draws.
+        worlds, held_out: seeds for training, and for evaluation.
+        workers: number of rendering processes.
+        threads: number of threads that learn.
+        batch: number of samples per step.
+        learning_rate: highest learning rate, of vision.
+        slots: number of samples that are kept.
     """
 
     directory: Path
@@ -63,10 +75,10 @@ class TrainingOptions:
     slots: int = DEFAULT_SLOTS
 
     def check(self) -> None:
-        """Check what does not depend on files.
+        """Check the options that do not depend on files.
 
         Raises:
-            UsageError: a figure cannot work, or seeds are in both sets.
+            UsageError: a value is out of range, or a seed is in both sets.
         """
         for name, value, least in (
             ("--minutes", self.minutes, 0.1),
@@ -96,38 +108,38 @@ class TrainingOptions:
 
     @property
     def curve_moments(self) -> int:
-        """Held-out moments that curves are drawn of; judging them takes a second or two."""
+        """The number of held-out samples for the curves; evaluating them takes a second or two."""
         return min(160, 8 + round(8 * self.minutes))
 
     @property
     def last_moments(self) -> int:
-        """Held-out moments that the last figures are of."""
+        """The number of held-out samples for the final metrics."""
         return 3 * self.curve_moments
 
     @property
     def vision_s(self) -> float:
-        """Seconds for the vision."""
+        """The seconds for vision."""
         return 60.0 * self.minutes * VISION_SHARE
 
     def learn_s(self, number: int) -> float:
-        """Return the seconds to learn from drives in a round, from 0."""
+        """Return the seconds for learning from drives in a round, counted from 0."""
         return 60.0 * self.minutes * ROUND_SHARES[number][1]
 
     def drives_until_s(self, number: int, learnt_s: float) -> float:
-        """Return how many seconds of drives there are when those of a round are over.
+        """Return the total seconds of driving at the end of a round, counted from 0.
 
-        Learning ends early where there is little to learn from; more drives have that time. Rounds
-        count from 0; `learnt_s` are the seconds of learning of those before.
+        Learning can end early, if there is little to learn from; driving then uses the time.
+        `learnt_s` are the seconds spent on learning in the previous rounds.
         """
         drives_s = 60.0 * self.minutes * sum(drives for drives, _ in ROUND_SHARES[: number + 1])
         return drives_s + sum(map(self.learn_s, range(number))) - learnt_s
 
 
 def parse_seeds(name: str, text: str) -> Seeds:
-    """Return the seeds that FIRST:END names.
+    """Return the seeds of a range FIRST:END.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text is not a range.
     """
     first, colon, end = text.partition(":")
     if not (colon and first.isascii() and first.isdigit() and end.isascii() and end.isdigit()):
@@ -136,36 +148,36 @@ def parse_seeds(name: str, text: str) -> Seeds:
 
 
 def share_cores() -> tuple[int, int]:
-    """Return processes that paint and threads that learn: as many of each as there are cores.
+    """Return the numbers of rendering processes and of learning threads: one each per core.
 
-    They work by turns, as painters yield to the network's threads. On two cores of an EPYC without
-    bfloat16 that gave 54 steps a minute from samples used twice; a core for each gave 42, and half
-    of what was painted was overwritten unseen (2026-11-24).
+    The two take turns. On two cores of an EPYC without bfloat16 that gave 54 steps a minute, with
+    each sample used twice. Separate cores gave 42 steps, and half of the samples were overwritten
+    without being used (2026-11-24).
     """
     cores = len(os.sched_getaffinity(0))
     return cores, cores
 
 
-# What may not change while a training goes on: it would be another one.
+# Options that must not change when a training is resumed.
 _FIXED = ("seed", "worlds", "held_out", "batch")
-# What may: more or less time, a lower rate after a loss that diverged.
+# Options that may change: the time, and a lower rate after a divergence.
 _FREE = ("minutes", "learning_rate")
 RECIPE = (*_FIXED, *_FREE)
 
 
 def recipe_of(options: TrainingOptions) -> dict[str, Any]:
-    """Return what a checkpoint keeps: numbers, and seeds as users write them."""
+    """Return the options for a checkpoint, with seeds in the users' notation."""
     found = {name: getattr(options, name) for name in RECIPE}
     return found | {name: str(found[name]) for name in ("worlds", "held_out")}
 
 
 def resumed(given: Mapping[str, Any], saved: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the recipe of a training that goes on: what is given now, else what was saved.
+    """Return the recipe of a resumed training: given values replace saved ones.
 
-    `given` by the user is None where nothing was; `saved` is that of the checkpoint.
+    `given` contains None for options that the user did not set. `saved` is from the checkpoint.
 
     Raises:
-        UsageError: something was given that differs, and may not.
+        UsageError: a given value differs from a saved one that must not change.
     """
     for name in _FIXED:
         if given[name] is not None and given[name] != saved[name]:

@@ -1,8 +1,7 @@
-"""Trains the policy on drives, round by round, and judges its commands on drives kept apart.
+"""Trains the policy on drives, round by round, and evaluates its commands on unseen drives.
 
-The student itself drives most of them. What a policy knows by heart shows in nothing but drives
-that it has not learnt from: its loss goes on falling while, on new drives, it brakes less and less
-where braking is right (ADR 0098).
+Most drives are driven by the present model itself, the *student*. Overfitting shows only on unseen
+drives: there, a policy brakes too little while its training loss still falls (ADR 0098).
 """
 
 from __future__ import annotations
@@ -33,33 +32,33 @@ from tools.simulator.training.vision_stage import CLIP, Tick, learning_rate
 
 STAGE = "policy"
 BATCH = 192
-# On every tenth of 1680 drives, kept for judging, the lateral error at 2.2 s after a minute, far
-# from the middle of the lane, was 0.72 m with 5e-4 and 0.63 m with 1.5e-3; 4e-3 is no better than
-# 2e-3.
+# Learning rate. On a held-out tenth of 1680 drives, the lateral error at 2.2 s after one minute of
+# learning, far from the lane's centre, was 0.72 m with 5e-4 and 0.63 m with 1.5e-3. 4e-3 was not
+# better than 2e-3.
 RATE = 2e-3
-# A row of a drive is learnt from no more often than this: longer, and braking is known by heart
-# (ADR 0098). Learning ends early then, and more drives have the time.
+# The most uses of each row; more cause overfitting of braking (ADR 0098). Learning then ends early,
+# and the time is used for more drives.
 MOST_USES = 4.0
-# Ten times that of the vision. On drives kept for judging braking, steering and own speed are more
-# right with it, accelerations by a hundredth less (ADR 0098).
+# Ten times that of vision. On held-out drives it improved braking, steering and own speed, and made
+# accelerations worse by a hundredth (ADR 0098).
 WEIGHT_DECAY = 0.2
-# Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
+# Share of histories whose beginning is cleared, as after a start or a gap in the frames.
 _FORGOTTEN = 0.15
-# Noise on features, whose deviation is about 1.
+# Noise on features, which have a deviation of about 1.
 _NOISE = 0.02
 _ROW_STEPS = 20
-# Every fifth row is judged, as rows of a drive resemble those beside them, 1024 at once.
+# Only every fifth row is evaluated, because neighbouring rows are similar; 1024 rows at a time.
 _STRIDE, _AT_ONCE = 5, 1024
-# Where braking by more than this is right, m/s^2, it is hard.
+# Braking harder than this counts as hard, m/s^2.
 _HARD_MPS2 = -2.5
 _SPEED = PLAN_VELOCITY.start
-# Of the times at which commands are read (`tools/simulator/training/samples/histories.py`): 0.63
-# and 0.24 s.
+# Indices of the evaluated times among those of the commands
+# (`tools/simulator/training/samples/histories.py`): 0.63 and 0.24 s.
 _LONGITUDINAL, _LATERAL = 2, 0
 
 
 def begin_policy(vision: Vision) -> Policy:
-    """Return a policy whose plan is that of vision's own head, and that hears of its leads."""
+    """Return a policy initialised with vision's plan head and lead head."""
     policy = Policy()
     policy.begin_as(vision)
     return policy
@@ -73,13 +72,13 @@ def learn(
     seed: int,
     report: Callable[[float, int, float, dict[str, Tensor]], None],
 ) -> None:
-    """Train a policy until its time, or what there is to learn, is over; it ends averaged.
+    """Train a policy until its time is over or its rows are used up; it ends averaged.
 
-    The policy is changed in place. Now and then `report` receives the seconds so far, the step, the
-    loss and that of each head.
+    The policy is changed in place. Every few steps, `report` receives the seconds so far, the
+    step, the loss, and the loss of each head.
 
     Raises:
-        TrainingError: it diverged.
+        TrainingError: the training diverged.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(policy.parameters(), RATE, weight_decay=WEIGHT_DECAY, fused=True)
@@ -108,17 +107,17 @@ def learn(
 def draw(
     histories: Histories, generator: torch.Generator
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Return a batch: the policy's inputs and its targets."""
+    """Return a random batch: the policy's inputs and its targets."""
     count = len(histories.rows)
     ends = histories.rows[torch.randint(count, (BATCH,), generator=generator)]
     rows = histories.until(ends)
     pulses, conventions, features = histories.inputs(rows)
     first = torch.randint(HISTORY_ROWS, (BATCH, 1), generator=generator)
     forgets = torch.rand((BATCH, 1), generator=generator) < _FORGOTTEN
-    # What asks for a lane change is not forgotten by itself: who asked will see it done.
+    # Histories with a requested lane change are kept whole, because the request must be remembered.
     asked = pulses.abs().amax((1, 2))[:, None] > 0.0
     keep = ~(forgets & ~asked & (torch.arange(HISTORY_ROWS)[None] < first))
-    # The same in all rows, as from a camera that differs; rows before a start stay zeros.
+    # The noise is equal in all rows, like a camera's offset. Rows before the start remain zero.
     noise = _NOISE * torch.randn((BATCH, 1, HIDDEN_WIDTH), generator=generator)
     features = features.add_(noise).mul_((histories.present[rows] * keep)[..., None])
     return (pulses, conventions, features), histories.targets[ends].float()
@@ -126,7 +125,7 @@ def draw(
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Writes rows of the history while a policy is learnt; `minutes` were spent before."""
+    """Records the progress of policy learning; `minutes` were spent before this round."""
 
     records: Records
     tick: Tick
@@ -135,7 +134,7 @@ class Reporter:
     seconds: float
 
     def __call__(self, elapsed_s: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
-        """Take figures of a step."""
+        """Record one step."""
         row = {name: round(float(part), 4) for name, part in parts.items()}
         minutes = round(self.minutes + elapsed_s / 60.0, 3)
         stage = f"{STAGE}, round {self.round + 1}"
@@ -144,18 +143,18 @@ class Reporter:
 
 
 def plan_scaling(scaling: Scaling) -> Scaling:
-    """Return the part of the vision's scaling that is the plan's."""
+    """Return the plan's part of the vision scaling."""
     return part_of(VISION_TARGETS, scaling, (PLAN,))
 
 
 @torch.inference_mode()
 def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> dict[str, float]:
-    """Return mean errors of the commands, by the names of a report.
+    """Return mean errors of the commands, by the names used in reports.
 
-    Braking is judged where more than 2.5 m/s^2 of it is right, as a mean (positive where it is too
-    little) and as an error; where there is no such row, not at all.
+    Hard braking has a signed mean (positive for too little braking) and a mean absolute error,
+    over rows where the right braking exceeds 2.5 m/s^2. Without such rows, both are left out.
 
-    The policy is left in evaluation mode; the scaling is that of the plan, both parts (495,).
+    `scaling` is that of the plan, both parts (495,). The policy is left in evaluation mode.
     """
     policy.eval()
     ends = histories.rows.unique()[::_STRIDE]
@@ -175,13 +174,13 @@ def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> di
 def _compare(
     policy: Policy, histories: Histories, ends: Tensor, scaling: Scaling
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return errors of speed and of both commands, and the acceleration that is right, (n,)."""
+    """Return errors of speed, acceleration and lateral acceleration, and the right acceleration."""
     shape = (-1, IDX_COUNT, PLAN_WIDTH)
     deviation, mean = (torch.from_numpy(part) for part in (scaling.deviation, scaling.mean))
     output = policy(*histories.inputs(histories.until(ends)))[PLAN.name][:, : PLAN.size]
-    said = (output * deviation + mean).reshape(shape)
+    planned = (output * deviation + mean).reshape(shape)
     right = (histories.targets[ends, : PLAN.size].float() * deviation + mean).reshape(shape)
     speed, asked = right[:, 0, _SPEED], accelerations(right)[:, _LONGITUDINAL]
-    ahead = accelerations(said)[:, _LONGITUDINAL] - asked
-    aside = (turns(said) - turns(right))[:, _LATERAL] * speed
-    return said[:, 0, _SPEED] - speed, ahead, aside, asked
+    ahead = accelerations(planned)[:, _LONGITUDINAL] - asked
+    aside = (turns(planned) - turns(right))[:, _LATERAL] * speed
+    return planned[:, 0, _SPEED] - speed, ahead, aside, asked

@@ -1,4 +1,7 @@
-"""What a training writes down of itself: one JSON object a line, and the page of its curves."""
+"""Records of a training: a history with one JSON object per line, and a page of its curves.
+
+It also shows the progress of a training, and detects a divergence from the losses.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ from tools.report.report_page import (
 NAME = "history.jsonl"
 PAGE = "curves.html"
 PICTURE = "curves.svg"
-# Losses of steps are averaged over so many points of a curve.
+# The most points of a curve; losses of more steps are averaged.
 _POINTS = 240
-# Charts beside each other in a picture.
+# Number of charts per row of the picture.
 _ACROSS = 3
 _STYLE = """
 .chart .curve { stroke: var(--accent); stroke-width: 1.4; }
@@ -49,30 +52,30 @@ Row = Mapping[str, Any]
 
 
 class Records:
-    """The history of one training, appended to as it goes."""
+    """The history of one training, appended to while it runs."""
 
     def __init__(self, directory: Path, rows: Sequence[Row] = ()) -> None:
-        """Begin a history, or go on with the rows of a checkpoint."""
+        """Start a history, or continue with the rows of a checkpoint."""
         self._path = directory / NAME
         self._page, self._picture = directory / PAGE, directory / PICTURE
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self._rewrite()
 
     def add(self, **row: Any) -> None:
-        """Write a row: `stage`, `step`, `minutes` and figures."""
+        """Append a row with `stage`, `step`, `minutes` and metrics."""
         self.rows.append(row)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json_text(row) + "\n")
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Take back the rows of an interrupted block; after an error they stay."""
+        """Remove the rows of an interrupted block; after an error they are kept."""
         count = len(self.rows)
         try:
             yield
         except Exception:
             raise
-        except BaseException:  # an interrupt, or the command line's own of SIGTERM
+        except BaseException:  # an interrupt, or the command line's exception for SIGTERM
             del self.rows[count:]
             self._rewrite()
             raise
@@ -81,9 +84,9 @@ class Records:
         self._path.write_text("".join(json_text(row) + "\n" for row in self.rows), encoding="utf-8")
 
     def write_picture(self, stage: str, summary: str) -> None:
-        """Write the charts of one stage as a picture by itself, for documents.
+        """Write the charts of one stage as an SVG file, for documents.
 
-        `summary` describes it for readers that do not see it.
+        `summary` is its text alternative.
         """
         charts = _charts(stage, [row for row in self.rows if row["stage"] == stage])
         high = 250 * max(1, -(-len(charts) // _ACROSS))
@@ -118,7 +121,7 @@ class Records:
 
 
 def _charts(stage: str, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return name and chart of each figure that the rows of a stage have."""
+    """Return name and chart of each metric in the rows of a stage."""
     known: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         for name, value in row.items():
@@ -138,64 +141,64 @@ def _chart(summary: str, points: NDArray[np.float64]) -> str:
         x = np.array([x[group].mean() for group in groups])
         y = np.array([y[group].mean() for group in groups])
     end: Range = (float(x.min()), float(max(x.max(), x.min() + 1e-3)))
-    # The first steps would hide all others.
+    # The value range ignores the first steps, which would dwarf all others.
     shown = y[len(y) // 20 :]
     chart = Chart(360, 220, end, padded_range(shown, minimum_span=1e-3), "minutes", "", summary)
     chart.line(x, y, "curve")
     return chart.render()
 
 
-# Between two lines where there is no terminal.
+# Interval of progress lines without a terminal, in seconds.
 _LINE_S = 60.0
 
 
 class TrainingProgress:
-    """A bar over the minutes of a training."""
+    """A progress bar over the minutes of a training."""
 
     def __init__(self, minutes: float, *, show: bool) -> None:
-        """Begin; nothing is shown unless wanted."""
+        """Start the display; without `show` nothing is printed."""
         self._minutes = minutes
         self._bar: Any | None = None
         self._show = show
-        self._told_s = -_LINE_S
+        self._printed_s = -_LINE_S
         if show and sys.stderr.isatty():
             from tqdm import tqdm
 
             form = "{l_bar}{bar}| {n:.1f} of {total:g} min{postfix}"
             self._bar = tqdm(total=minutes, file=sys.stderr, bar_format=form)
 
-    def tell(self, minutes: float, stage: str, text: str) -> None:
-        """Show the progress: minutes spent so far, the stage, and a text about it."""
+    def update(self, minutes: float, stage: str, text: str) -> None:
+        """Show the minutes spent so far, the stage, and a text about it."""
         if self._bar is not None:
             self._bar.n = min(round(minutes, 2), self._minutes)
             self._bar.set_description_str(stage, refresh=False)
             self._bar.set_postfix_str(text)
             return
         now = time.perf_counter()
-        if self._show and now - self._told_s >= _LINE_S:
-            self._told_s = now
+        if self._show and now - self._printed_s >= _LINE_S:
+            self._printed_s = now
             print(f"{minutes:.1f} of {self._minutes:g} min, {stage}: {text}", file=sys.stderr)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
 
 
-# Steps whose losses are remembered.
+# Number of remembered losses.
 _MEMORY = 400
-# So many must be known before one can be far above them.
+# Least number of losses before a divergence can be detected.
 _LEAST = 100
-# A loss is far above the median when it is so many times further above it than the losses usually
-# are around it; noise of batches was 8 at most in trainings that went well.
+# A loss is far above the median if its distance is this many times the median distance of the
+# losses. In successful trainings the noise of batches reached 8 at most.
 FAR = 30.0
 RESUME = "continue from the last checkpoint with --resume and half the --learning-rate"
-# So many of the last losses must be far above: one batch of odd samples is none.
+# Number of consecutive losses far above the median that count as a divergence.
 _IN_A_ROW = 10
 
 
 class Watch:
-    """Judges one loss after the other; `advice` goes into the error of a divergence."""
+    """Detects a divergence from successive losses; `advice` is part of the error."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice
@@ -203,10 +206,10 @@ class Watch:
         self._far = 0
 
     def see(self, stage: str, step: int, loss: float) -> None:
-        """Take the loss of a step.
+        """Check the loss of a step.
 
         Raises:
-            TrainingError: it is not a finite number, or losses are far above their median.
+            TrainingError: it is not finite, or the losses are far above their median.
         """
         if not math.isfinite(loss):
             raise self._error(stage, step, f"{loss}")

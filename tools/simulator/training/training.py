@@ -1,4 +1,10 @@
-"""Trains a model from nothing: stages one after the other, with checkpoints between."""
+"""Trains a model from scratch, in stages with checkpoints in between.
+
+    rendered samples -> vision -> [drives -> policy, for each round] -> trained model
+
+Vision is trained first. Then, in each round, simulated cars are driven by the present model (the
+*student*) or by the expert, and a new policy learns from the expert's plans in these drives.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +50,12 @@ from tools.simulator.training.vision_stage import VisionRun, VisionState, answer
 
 
 def check_sizes() -> Written:
-    """Return how large the models will be, without training.
+    """Return the size of the models, without training.
 
     Raises:
-        TrainingError: larger than they may be.
+        TrainingError: the models exceed a limit.
     """
-    # Shapes alone: no weight is drawn, so draws that come later are what they were.
+    # On the meta device no weights are drawn, so later random draws do not change.
     with torch.device("meta"):
         networks = (Vision(), Policy())
     vision, policy = (
@@ -62,26 +68,26 @@ def check_sizes() -> Written:
     return written
 
 
-# Of each held-out world: so many moments, as worlds differ more than moments do.
+# Number of samples per held-out world: few, because worlds differ more than samples of one.
 _MOMENTS_EACH = 4
-# Of the first round of drives the student, who knows only single moments, drives this share.
+# Share of drives by the student in the first round, when it has learnt no history, and later.
 _FIRST_SHARE, _SHARE = 0.5, 0.75
-# However short the time is.
+# Least number of drives, however short the time is.
 _LEAST_DRIVES = 2
 _STUDENT = "student.pt"
 
 
 @dataclass(slots=True)
 class _Course:
-    """The position of a training, all of it in its checkpoints.
+    """The state of a training, which its checkpoints contain.
 
     Attributes:
-        vision: the first stage.
-        policy: what the rounds have made of it so far; None before them.
-        rounds: how many drives there were at the end of each round that is done.
-        drives_s: time that drives took.
-        drives: how many were driven.
-        learning_s: time that policies took.
+        vision: state of the vision stage.
+        policy: policy of the last completed round; None before.
+        rounds: number of drives at the end of each completed round.
+        drives_s: time spent on driving.
+        drives: number of completed drives.
+        learning_s: time spent on learning policies.
     """
 
     vision: VisionState
@@ -93,7 +99,7 @@ class _Course:
 
     @property
     def round(self) -> int:
-        """Number of the round that is under way, from 0."""
+        """The index of the current round, from 0."""
         return len(self.rounds)
 
 
@@ -108,14 +114,14 @@ class Outcome:
 
 
 class Training:
-    """One training in its directory."""
+    """One training and its directory."""
 
     def __init__(self, options: TrainingOptions, *, resume: bool, show: bool) -> None:
-        """Begin, or go on from the last checkpoint.
+        """Start a training, or resume it from the last checkpoint.
 
         Raises:
-            UsageError: options that cannot work, a directory that holds a training already.
-            TrainingError: there is nothing to go on from, or the networks are too large.
+            UsageError: the options are invalid, or the directory contains a training already.
+            TrainingError: there is no checkpoint to resume, or the networks are too large.
         """
         options.check()
         check_sizes()
@@ -133,7 +139,7 @@ class Training:
             (directory / DRIVES).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{directory}: cannot be made ({error.strerror or error}); name another directory"
+                f"{directory}: cannot be created ({error.strerror or error}); name another one"
             ) from error
         self._course = _restored(options, state)
         self._records = Records(directory, state.get("history", ()))
@@ -144,7 +150,7 @@ class Training:
         """Train to the end.
 
         Raises:
-            TrainingError: it diverged, or a process failed.
+            TrainingError: the training diverged, or a process failed.
         """
         try:
             with self._saved_at_end():
@@ -168,7 +174,7 @@ class Training:
             raise
         except Exception:
             raise
-        except BaseException:  # the command line's own, of SIGTERM
+        except BaseException:  # the command line's exception for SIGTERM
             self._stop()
             raise
         self._save()
@@ -179,14 +185,14 @@ class Training:
         directory = self._options.directory
         print(
             f"modeld train: stopped after {self._minutes():.1f} of {self._options.minutes:g} min; "
-            f"go on with: modeld train {directory} --resume",
+            f"resume with: modeld train {directory} --resume",
             file=sys.stderr,
         )
 
     def _see(self) -> None:
-        """Train the vision for what is left of its time."""
+        """Train vision for the rest of its time."""
         options, vision = self._options, self._course.vision
-        # Once cars have driven by what it sees, it stays as it is.
+        # Vision stays fixed once cars have been driven with it.
         if vision.spent_s >= options.vision_s or self._course.drives:
             return
         source = Situations(options.seed, options.worlds)
@@ -194,21 +200,21 @@ class Training:
             plan = PaintingPlan(replay.plan, source, vision.next_world)
             with open_crew(fill, [(plan, w) for w in range(options.workers)]) as crew:
                 self._curve = held_out(options, options.curve_moments)
-                # What can be gone on with if it diverges before the first checkpoint.
+                # This checkpoint allows resuming after a divergence before the next one.
                 self._save()
                 work = VisionRun(options, replay, crew, self._records, self._mark, self._tick)
                 vision_stage.run(vision, work)
         self._mark()
 
     def _drive(self) -> None:
-        """Let cars drive for what is left of the round's time."""
+        """Drive simulated cars for the rest of the round's driving time."""
         options, course = self._options, self._course
         vision, policy, scaling = self._networks()
         student = options.directory / _STUDENT
         save_student(student, vision, policy, scaling)
         share = _FIRST_SHARE if course.round == 0 else _SHARE
         workers = max(options.workers, len(os.sched_getaffinity(0)))
-        # Numbers of drives that nobody has driven, whatever was lost at an interrupt.
+        # Drives get unused numbers, even if drives were lost in an interrupt.
         first = 1_000_000 * course.round + course.drives * 4
         plan = DrivesPlan(student, options.seed, options.worlds, first, workers, share)
         clock, off = vision_stage.Stopwatch(), []
@@ -225,7 +231,7 @@ class Training:
                     self._save()
                     saved_s = course.drives_s
                 text = f"round {course.round + 1}, {course.drives} drives"
-                self._tell("drives", text)
+                self._show_progress("drives", text)
         self._save()
         if off:
             minutes = round(self._minutes(), 3)
@@ -234,7 +240,7 @@ class Training:
             )
 
     def _learn(self) -> None:
-        """Learn from the drives of this round and the one before; that ends a round."""
+        """Learn from the drives of this and the previous round; this completes the round."""
         options, course = self._options, self._course
         vision, _, scaling = self._networks()
         plan, clock = plan_scaling(scaling), vision_stage.Stopwatch()
@@ -243,7 +249,7 @@ class Training:
         histories = join(read_drives(options.directory, first, course.drives), plan)
         seconds = options.learn_s(course.round)
         report = Reporter(self._records, self._tick, course.round, self._minutes(), seconds)
-        # Anew each time: what was learnt from the first drives round by round, it knows by heart.
+        # Start with a new policy, because one that learns round by round overfits the first drives.
         policy = begin_policy(vision)
         learn(policy, histories, CommandLoss(plan), seconds, options.seed + course.round, report)
         course.learning_s += clock.lap()
@@ -251,7 +257,7 @@ class Training:
         course.rounds.append(course.drives)
 
     def _judge_on_new_drives(self, scaling: Scaling) -> None:
-        """Write down how wrong the policy of before is on this round's drives, new to it."""
+        """Record the errors of the previous policy on this round's drives, unseen by it."""
         course = self._course
         if course.policy is None:
             return
@@ -284,7 +290,7 @@ class Training:
         return Outcome(trained, figures, steps, course.drives)
 
     def _mark(self) -> None:
-        """Judge the vision on a few moments, write a checkpoint and the curves."""
+        """Evaluate vision on a few samples, and write a checkpoint and the curves."""
         vision, _, scaling = self._networks()
         if self._curve:
             figures = judge(answers(vision, scaling, self._curve), self._curve)["all"]
@@ -294,7 +300,7 @@ class Training:
         self._save()
 
     def _draw(self, tiles: Sequence[tuple[str, str, str]] = ()) -> None:
-        """Rewrite the curves: the page of all, and the picture of those on held-out worlds."""
+        """Rewrite the page of all curves, and the picture of those on held-out worlds."""
         self._records.write_page("Curves of a training", tiles)
         self._records.write_picture("held out", "Errors on held-out worlds during a training")
 
@@ -319,23 +325,23 @@ class Training:
     def _tick(self, share: float, text: str) -> None:
         stage = "vision" if self._course.vision.spent_s < self._options.vision_s else "policy"
         learning_s = share * self._options.learn_s(self._course.round) if stage == "policy" else 0.0
-        self._progress.tell(self._minutes() + learning_s / 60.0, stage, text)
+        self._progress.update(self._minutes() + learning_s / 60.0, stage, text)
 
-    def _tell(self, stage: str, text: str) -> None:
-        self._progress.tell(self._minutes(), stage, text)
+    def _show_progress(self, stage: str, text: str) -> None:
+        self._progress.update(self._minutes(), stage, text)
 
 
 def first_learnt(rounds: Sequence[int], drives: int) -> int:
-    """Return the number of the first drive that a round learns from: that of the round before.
+    """Return the first drive that a round learns from, the first one of the previous round.
 
-    Where the time was too short for any drives in both, it is one of the last that there are.
-    `rounds` holds how many drives there were at the end of each round before.
+    If both rounds were too short for any drives, it is one of the last existing drives.
+    `rounds` contains the number of drives at the end of each previous round.
     """
     return min(rounds[-2], drives - _LEAST_DRIVES) if len(rounds) > 1 else 0
 
 
 def held_out(options: TrainingOptions, count: int) -> list[Sample]:
-    """Return moments of worlds that are never trained on."""
+    """Return samples of worlds that are never trained on."""
     source = Situations(0, options.held_out, _MOMENTS_EACH, 1)
     samples = (sample for number in range(count) for sample in source(number))
     return list(islice(samples, count))

@@ -1,4 +1,8 @@
-"""Trains the vision: painted samples in, a network out that knows lanes, leads, motion, a plan."""
+"""Trains the vision network on rendered samples: lanes, leads, motion, and a plan.
+
+Each step draws a batch from the replay buffer, mirrors some samples, varies brightness and noise,
+and updates the weights. `answers` returns the outputs of a network for given samples.
+"""
 
 from __future__ import annotations
 
@@ -32,37 +36,40 @@ from tools.simulator.training.options import TrainingOptions
 from tools.simulator.training.records import RESUME, Records, Watch
 from tools.simulator.training.samples.replay import Batch, Replay, Sample
 
-# Samples before the first step: the scaling is measured on them.
+# Least number of samples before the first step, from which the scaling is measured.
 FIRST_SAMPLES = 768
 WEIGHT_DECAY = 0.02
 CLIP = 1.0
-# Share of the time in which the learning rate rises to its highest.
+# Share of the time in which the learning rate rises to its highest value.
 _WARM_UP = 0.03
 _LAST_RATE = 0.01
-# Steps between two rows of the history, seconds between two checkpoints.
+# Steps between two rows of the history, and seconds between two checkpoints.
 _ROW_STEPS = 20
 CHECKPOINT_S = 150.0
-# Brightness and contrast of each sample change by up to so much, and so much noise is added, in
-# units of the input (1 is 64 of 255): cameras differ more than the painter does.
+# Largest random change of contrast and brightness, and deviation of added noise, in units of the
+# input (1 is 64 of 255). Cameras vary more than the renderer does.
 _GAIN, _SHIFT, _NOISE = 0.15, 0.15, 0.03
 STAGE = "vision"
 _JUDGED_AT_ONCE = 16
 
 Tick = Callable[[float, str], None]
-"""Called with the share of the stage that is done, and what to say of it."""
+"""Called with the completed share of the stage, and a progress text."""
 
 
 @dataclass(slots=True)
 class VisionState:
-    """The state that changes from step to step.
+    """The state of the vision stage between two steps.
 
     Attributes:
-        optimizers: of its layers, and of all else.
-        average: of its weights; what is judged and exported.
-        rng: of draws and of what is done to pictures.
-        scaling: of the targets; None before the first step.
-        spent_s: time that the steps so far took.
-        next_world: number of the next world to paint.
+        network: network that is trained.
+        optimizers: one for hidden layers, and one for all other weights.
+        average: average of the weights, which is evaluated and exported.
+        rng: generator for drawing and disturbing samples.
+        scaling: scaling of the targets; None before the first step.
+        step: number of steps.
+        spent_s: time spent on the steps so far.
+        next_world: number of the next world to render.
+        watch: detector of a divergence.
     """
 
     network: Vision
@@ -80,7 +87,7 @@ def begin(options: TrainingOptions) -> VisionState:
     """Return the state before the first step."""
     torch.manual_seed(options.seed)
     network = Vision().to(memory_format=torch.channels_last)
-    # What it multiplies lies in planes: see `Sweep.forward`.
+    # The matrices that it multiplies are stored as planes, see `Sweep.forward`.
     network.trunk.sweep.more.to(memory_format=torch.contiguous_format)
     hidden, others = optimizers.split(network, "last")
     rate = options.learning_rate
@@ -96,7 +103,7 @@ def begin(options: TrainingOptions) -> VisionState:
 
 
 def save_state(state: VisionState) -> dict[str, Any]:
-    """Return a state for a checkpoint."""
+    """Return a state in the form of a checkpoint."""
     scaling = state.scaling
     return {
         "network": state.network.state_dict(),
@@ -121,7 +128,7 @@ def restore_state(options: TrainingOptions, saved: dict[str, Any]) -> VisionStat
         state.scaling = Scaling(*(part.numpy() for part in saved["scaling"]))
     state.step, state.spent_s = saved["step"], saved["spent_s"]
     state.next_world = saved["next_world"]
-    # Other draws than those before the checkpoint.
+    # Use other random draws than those before the checkpoint.
     state.rng = np.random.default_rng((options.seed, 1, state.step))
     return state
 
@@ -133,14 +140,14 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Return the seconds since the last lap, or since it was made."""
+        """Return the seconds since the last lap, or since the creation."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 
 
 @dataclass(frozen=True, slots=True)
 class VisionRun:
-    """The surroundings of a stage: who paints, where samples come from and rows go."""
+    """The resources of the vision stage: options, samples, painters, records and callbacks."""
 
     options: TrainingOptions
     replay: Replay
@@ -154,7 +161,7 @@ def run(state: VisionState, work: VisionRun) -> None:
     """Train until the stage's time is over.
 
     Raises:
-        TrainingError: it diverged, or a painter failed.
+        TrainingError: the training diverged, or a painter failed.
     """
     options, records = work.options, work.records
     _wait_for(state, work, FIRST_SAMPLES)
@@ -178,14 +185,14 @@ def run(state: VisionState, work: VisionRun) -> None:
             records.add(stage=STAGE, step=state.step, minutes=minutes, loss=loss, uses=uses, **row)
             work.tick(state.spent_s / options.vision_s, f"step {state.step}, loss {loss:.3f}")
         if state.spent_s - marked_s > CHECKPOINT_S:
-            # Judging takes seconds: painters have what it leaves.
+            # Let painters work during the evaluation, which takes seconds.
             turns.give()
             work.save()
             marked_s = state.spent_s
 
 
 def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str, Tensor]]:
-    """Do one step; return its loss and that of each head."""
+    """Do one step; return its loss, and the loss of each head."""
     assert state.scaling is not None
     mirror_some(batch, state.rng)
     dtype = fast_dtype()
@@ -212,29 +219,29 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
 
 
 def mirror_some(batch: Batch, rng: np.random.Generator) -> None:
-    """Mirror about half of the samples, in place; another half each time they are drawn."""
+    """Mirror about half of the samples, chosen at random, in place."""
     chosen = np.flatnonzero(rng.random(len(batch.images)) < 0.5)
     batch.images[chosen] = mirror_images(batch.images[chosen])
     batch.targets[chosen] = mirror_target(VISION_TARGETS, batch.targets[chosen])
 
 
 def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:
-    """Return views as another camera might have seen them; both frames and views alike.
+    """Return views with random brightness, contrast and noise, equal for all frames of a sample.
 
-    From (n, 2, 12, 128, 256) uint8 to `dtype` of the same shape, about [-2, 2].
+    The views (n, 2, 12, 128, 256) uint8 become `dtype` of the same shape, about [-2, 2].
     """
     count = images.shape[0]
     scales = (1.0 + _GAIN * rng.uniform(-1.0, 1.0, count)) / SPREAD
     shifts = np.zeros((count, VIEW_CHANNELS), np.float32)
-    for first in (0, 6):  # luma, of both frames
+    for first in (0, 6):  # luma of both frames
         shifts[:, first : first + 4] = rng.uniform(-_SHIFT, _SHIFT, (count, 1))
     shifts -= MIDDLE * scales[:, None]
     high, wide = images.shape[3:]
     lines = (2 * high, wide * VIEW_CHANNELS)
     noise = (_NOISE * torch.randn(lines)).to(dtype)
     views = torch.empty((2 * count, high, wide, VIEW_CHANNELS), dtype=dtype)
-    # Sample by sample, as what is done to one stays in a core's cache: 20 ms for 32, where all at
-    # once took 44 (two cores with bfloat16, 2026-11-26).
+    # One sample at a time stays in a core's cache: 20 ms for 32 samples, instead of 44 ms all at
+    # once (two cores with bfloat16, 2026-11-26).
     for index, scale in enumerate(scales):
         picture = images[index].permute(0, 2, 3, 1).contiguous().to(dtype).view(lines)
         shift = torch.from_numpy(np.tile(shifts[index], wide)).to(dtype)
@@ -244,7 +251,7 @@ def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> T
 
 
 def learning_rate(share: float, highest: float) -> float:
-    """Return the rate at a share of the time: up in a line, down in a cosine."""
+    """Return the rate at a share of the time: a linear rise, then a cosine decay."""
     if share < _WARM_UP:
         return highest * (0.05 + 0.95 * share / _WARM_UP)
     down = min((share - _WARM_UP) / (1.0 - _WARM_UP), 1.0)
@@ -253,7 +260,7 @@ def learning_rate(share: float, highest: float) -> float:
 
 @torch.inference_mode()
 def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Singles:
-    """Return a network's answers to samples, laid out as their targets: means, or chances."""
+    """Return a network's outputs for samples in the layout of targets: means or probabilities."""
     vision.eval()
     found = []
     for start in range(0, len(samples), _JUDGED_AT_ONCE):
@@ -261,8 +268,8 @@ def answers(vision: Vision, scaling: Scaling, samples: Sequence[Sample]) -> Sing
         outputs = vision(as_input(torch.from_numpy(images)))
         parts = [_means(head, outputs[head.name]) for head in VISION_TARGETS]
         found.append(np.concatenate([part.numpy() for part in parts], axis=1))
-    said = np.concatenate(found)
-    return np.asarray(said * scaling.deviation + scaling.mean, np.float32)
+    means = np.concatenate(found)
+    return np.asarray(means * scaling.deviation + scaling.mean, np.float32)
 
 
 def _means(head: Head, output: Tensor) -> Tensor:
@@ -277,7 +284,7 @@ def _wait_for(state: VisionState, work: VisionRun, count: int) -> None:
     wanted = min(count, work.replay.plan.slots)
     while work.replay.held < wanted:
         _note_worlds(state, work.crew.receive(0.2))
-        work.tick(0.0, f"painting the first samples, {work.replay.held} of {wanted}")
+        work.tick(0.0, f"rendering the first samples, {work.replay.held} of {wanted}")
 
 
 def _note_worlds(state: VisionState, numbers: list[int]) -> None:

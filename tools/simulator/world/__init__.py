@@ -1,1 +1,1 @@
-"""The simulated world: roads, cars, what is true of them, and what cameras see of them."""
+"""The simulated world: roads, cars, their ground truth, and the camera pictures of them."""

@@ -1,9 +1,9 @@
-"""The ego car: at one moment a body on the road, and stepped at 100 Hz a kinematic bicycle.
+"""The ego car: its pose on the road (`Body`), and a kinematic bicycle stepped at 100 Hz (`Car`).
 
-Its place is that of the camera's foot: the middle of the rear axle on the road. There the path's
-curvature is that of the steering, and the heading is that of the path. The *calibrated frame* is
-fixed to the car: x forward, y right, z down; its axes in the world are the columns of Rz(heading)
-Ry(pitch) Rx(roll), where pitch and roll are those of the road below.
+The car's position is the middle of the rear axle on the road, straight below the camera. At this
+point the path's curvature follows from the steering angle, and the path's heading equals the car's.
+The *calibrated frame* is fixed to the car: x forward, y right, z down. Its axes in the world are
+the columns of Rz(heading) Ry(pitch) Rx(roll), with the pitch and roll of the road below the car.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from tools.simulator.world.curves import Floats, arctangent, arctangent_of, sin_cos, sine_cosine
 from tools.simulator.world.road import Road, RoadFrames
 
-# A passenger car: from the rear axle to the front bumper, and its size.
+# Dimensions of a passenger car; FRONT_M is the distance from the rear axle to the front bumper.
 FRONT_M = 3.7
 LENGTH_M = 4.6
 WIDTH_M = 1.85
@@ -25,14 +25,14 @@ WIDTH_M = 1.85
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The ego car.
+    """The state of the ego car at one time: pose, speed, acceleration and path curvature.
 
     Attributes:
-        s_m: arc length of the road next to the rear axle.
-        offset_m: from the reference line to the right.
-        x_m, y_m, z_m: position in the world of the rear axle, on the road; z points down.
-        heading_rad, curvature_1pm: positive to the right; the curvature is that of the path.
-        pitch_rad, roll_rad: nose up and right side down positive.
+        s_m: arc length of the road at the rear axle.
+        offset_m: lateral offset from the reference line, positive to the right.
+        x_m, y_m, z_m: world position of the rear axle on the road surface; z points down.
+        heading_rad, curvature_1pm: heading and curvature of the path, positive to the right.
+        pitch_rad, roll_rad: positive with the nose up and the right side down.
     """
 
     s_m: float
@@ -48,7 +48,7 @@ class Body:
     curvature_1pm: float = 0.0
 
     def axes(self) -> tuple[tuple[float, float, float], ...]:
-        """Return the forward, right and down axes of the calibrated frame, in the world."""
+        """Return the world coordinates of the calibrated frame's forward, right and down axes."""
         (sy, cy), (sp, cp), (sr, cr) = (
             sine_cosine(angle) for angle in (self.heading_rad, self.pitch_rad, self.roll_rad)
         )
@@ -59,9 +59,9 @@ class Body:
         )
 
     def seen(self, x_m: Floats, y_m: Floats, z_m: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return points of the world in the calibrated frame, but from the camera's foot.
+        """Return world points in the calibrated frame, but relative to the point below the camera.
 
-        The camera is above it: in the frame of a picture z is larger by the camera's height.
+        The camera is above that point: relative to the camera, z is larger by its height.
         """
         x, y, z = x_m - self.x_m, y_m - self.y_m, z_m - self.z_m
         ahead, right, down = (a * x + b * y + c * z for a, b, c in self.axes())
@@ -69,18 +69,19 @@ class Body:
 
 
 def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
-    """Return the slope of the surface next to the reference line, down along it, (n,).
+    """Return the downward slope of the surface along the road at a lateral offset, (n,).
 
-    The bank changes along the road, so beside its middle the surface climbs or falls relative to
-    the plane of the road frame.
+    The bank changes along the road, so away from the reference line the surface climbs or falls
+    relative to the plane of the road frame.
     """
     return np.asarray(offset_m * frames.roll_1pm / (1.0 - offset_m * frames.yaw_1pm))
 
 
 def axes_on(frames: RoadFrames, offset_m: Floats, sine: Floats, cosine: Floats) -> Floats:
-    """Return the axes of cars that stand on the road in the world, (3, 3, n).
+    """Return the world axes of cars standing on the road, (3, 3, n).
 
-    The first index is that of the world's axis, the second one forward, right, down of the car.
+    The first index is the world axis; the second is the car's forward, right or down axis.
+    `sine` and `cosine` belong to the car's heading.
     """
     down = frames.down - tilt(frames, offset_m) * frames.forward
     down *= 1.0 / np.sqrt(down[0] * down[0] + down[1] * down[1] + down[2] * down[2])
@@ -99,7 +100,7 @@ def axes_on(frames: RoadFrames, offset_m: Floats, sine: Floats, cosine: Floats) 
 def attitudes(
     road: Road, s_m: Floats, offset_m: Floats, heading_rad: Floats
 ) -> tuple[Floats, Floats]:
-    """Return pitch and roll of cars on a road as `body_at` has them, (n,) each."""
+    """Return pitch and roll of cars on a road as `body_at` computes them, (n,) each."""
     axes = axes_on(road.frames(s_m), offset_m, *sin_cos(heading_rad))
     forward, right, down = axes.transpose(1, 0, 2)
     level = np.sqrt(forward[0] * forward[0] + forward[1] * forward[1])
@@ -117,9 +118,9 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
     *,
     near_s_m: float,
 ) -> Body:
-    """Return the car at a place of the world, lying on the road there.
+    """Return the car at a position in the world, resting on the road surface.
 
-    `near_s_m` is an arc length within some tens of metres of the car, such as its last one.
+    `near_s_m` is an arc length within some tens of metres of the car, such as its previous one.
     """
     s, offset = road.locate(x_m, y_m, near_s_m)
     places = np.array([s])
@@ -143,26 +144,27 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
     )
 
 
-# --- The car that drives: its steering and its motor answer late ------------------------------
+# --- The moving car: steering, motor and brakes respond with a delay -----------------------------
 
-# The rate of carState.
+# Time step of the model, equal to the period of carState.
 TICK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CarModel:
-    """What a car can do; the figures are those of a middle-sized family car.
+    """The dynamic limits of a car; the defaults are those of a mid-size family car.
 
     Attributes:
-        steering_delay_s, steering_lag_s: dead time of the steering, then its time constant.
-        drive_delay_s, drive_lag_s: the same of motor and brakes.
-        max_curvature_1pm: at the stop of the steering, 5 m of radius.
-        max_curvature_rate_1pms: the steering's motor; a turn of the wheel in about a second.
-        max_lateral_acceleration_mps2: curvature times speed squared beyond this is refused, as
-            the car's own safety code does (ISO 11270 allows 3).
-        max_lateral_jerk_mps3: the same for the rate (ISO 11270 allows 5).
-        acceleration_limits_mps2: lowest and highest (ISO 15622 allows -3.5 and 2).
-        wheelbase_m: for the steering angle that the car reports.
+        steering_delay_s, steering_lag_s: dead time and time constant of the steering.
+        drive_delay_s, drive_lag_s: dead time and time constant of motor and brakes.
+        max_curvature_1pm: curvature at full lock, a radius of 5 m.
+        max_curvature_rate_1pms: limit of the steering motor; about one turn of the steering wheel
+            per second.
+        max_lateral_acceleration_mps2: limit of curvature times speed squared, as enforced by the
+            car's own safety code (ISO 11270 allows 3).
+        max_lateral_jerk_mps3: limit of the rate of lateral acceleration (ISO 11270 allows 5).
+        acceleration_limits_mps2: lowest and highest acceleration (ISO 15622 allows -3.5 and 2).
+        wheelbase_m: distance between the axles, for the reported steering angle.
         steer_ratio: turns of the steering wheel per turn of the wheels.
     """
 
@@ -180,7 +182,7 @@ class CarModel:
 
     @property
     def lateral_delay_s(self) -> float:
-        """From a command to its curvature, as ``liveDelay`` would have learnt it."""
+        """The delay from a command to its curvature, as ``liveDelay`` would learn it."""
         return self.steering_delay_s + self.steering_lag_s
 
     @property
@@ -198,13 +200,13 @@ FAMILY_CAR = CarModel()
 
 @dataclass(slots=True)
 class Car:
-    """One car and what is still on its way to the wheels.
+    """A car with the commands that its actuators have not yet executed.
 
     Attributes:
-        heading_rad: positive to the right of the world's x axis.
-        s_m: where along the road it is looked for; `body` keeps it up to date.
-        curvature_1pm: of its path as it is now, positive to the right.
-        model: what it can do.
+        heading_rad: heading relative to the world's x axis, positive to the right.
+        s_m: arc length near the car, where the search for it starts; `body` updates it.
+        curvature_1pm: present curvature of the path, positive to the right.
+        model: limits and delays of the car.
     """
 
     x_m: float
@@ -221,7 +223,7 @@ class Car:
     _drive: deque[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Fill the delays as if the present curvature and acceleration had been commanded."""
+        """Fill the delay lines as if the present curvature and acceleration had been commanded."""
         self._target_1pm = self.curvature_1pm
         self._steering = _delay_line(self.model.steering_delay_s, self.curvature_1pm)
         self._drive = _delay_line(self.model.drive_delay_s, self.acceleration_mps2)
@@ -236,7 +238,7 @@ class Car:
         heading_error_rad: float = 0.0,
         model: CarModel = FAMILY_CAR,
     ) -> Car:
-        """Return a car on a road that steers as the road bends."""
+        """Return a car on a road, steering concentrically with the road's curve."""
         x, y, _ = road.places(np.array(s_m), np.array(offset_m))
         point = road.at(s_m)
         return cls(
@@ -245,25 +247,24 @@ class Car:
             heading_rad=point.heading_rad + heading_error_rad,
             speed_mps=speed_mps,
             s_m=s_m,
-            # Concentric with the road.
             curvature_1pm=point.curvature_1pm / (1.0 - point.curvature_1pm * offset_m),
             model=model,
         )
 
     def step(self, dt_s: float, curvature_1pm: float, acceleration_mps2: float) -> None:
-        """Move on under a command that holds meanwhile.
+        """Advance by `dt_s` under a constant command.
 
-        The rest of `dt_s` below a whole tick is kept for the next step. A negative acceleration
-        holds a car that stands.
+        A remainder shorter than a tick is carried over to the next step. A standing car stays at
+        rest under a negative acceleration.
         """
         self._rest_s += dt_s
-        # Half a tick more than nothing: ten times 0.01 are not quite 0.1.
+        # The threshold is half a tick because ten times 0.01 is not exactly 0.1.
         while self._rest_s > 0.5 * TICK_S:
             self._rest_s -= TICK_S
             self._tick(curvature_1pm, acceleration_mps2)
 
     def body(self, road: Road) -> Body:
-        """Return the car's place on a road, near the last one returned."""
+        """Return the car's state on a road, searched near the last one returned."""
         body = body_at(
             road,
             self.x_m,
@@ -284,16 +285,16 @@ class Car:
         self.speed_mps = max(0.0, start_mps + self.acceleration_mps2 * TICK_S)
         if self.speed_mps == 0.0:
             self.acceleration_mps2 = 0.0
-        way_m = 0.5 * (start_mps + self.speed_mps) * TICK_S
-        turn_rad = self.curvature_1pm * way_m
-        # The chord of an arc points half way between its ends.
+        distance_m = 0.5 * (start_mps + self.speed_mps) * TICK_S
+        turn_rad = self.curvature_1pm * distance_m
+        # The chord of an arc has the heading at the middle of the arc.
         sine, cosine = sin_cos(self.heading_rad + 0.5 * turn_rad)
-        self.x_m += float(cosine) * way_m
-        self.y_m += float(sine) * way_m
+        self.x_m += float(cosine) * distance_m
+        self.y_m += float(sine) * distance_m
         self.heading_rad += turn_rad
 
     def _steer(self, curvature_1pm: float) -> None:
-        """Let the commanded curvature through limits, delay and lag."""
+        """Apply limits, dead time and lag to the commanded curvature."""
         model = self.model
         square = max(self.speed_mps, 1.0) ** 2
         limit = min(model.max_curvature_1pm, model.max_lateral_acceleration_mps2 / square)
@@ -319,7 +320,7 @@ def _delay_line(delay_s: float, value: float) -> deque[float]:
 
 
 def _share(lag_s: float) -> float:
-    """Return how much of the difference a tick makes good; a ramp is followed `lag_s` late."""
+    """Return the fraction of the error removed per tick; a ramp is followed `lag_s` late."""
     return TICK_S / (lag_s + TICK_S)
 
 

@@ -1,7 +1,7 @@
-"""Functions that come out the same, bit by bit, on every processor of one make.
+"""Math functions with bit-identical results on all processors of one architecture.
 
-numpy's own sine and cosine take other instructions on other processors and differ in the last bit,
-which a picture or a log would then show. Here everything is additions and multiplications.
+numpy's sine and cosine use different instructions on different processors and can differ in the
+last bit, which would show in a picture or a log. These functions only add and multiply.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def sin_cos(angle_rad: Floats | float) -> tuple[Floats, Floats]:
 
 
 def sine_cosine(angle_rad: float) -> tuple[float, float]:
-    """Return what `sin_cos` returns for one angle, bit by bit, in a tenth of the time."""
+    """Return the results of `sin_cos` for one angle, bit by bit, in a tenth of the time."""
     quadrant = round(angle_rad * _TWO_OVER_PI)
     rest = (angle_rad - quadrant * _HALF_PI_HIGH) - quadrant * _HALF_PI_LOW
     square = rest * rest
@@ -85,12 +85,12 @@ def sine_cosine(angle_rad: float) -> tuple[float, float]:
 
 
 def arctangent(slope: Floats) -> Floats:
-    """Return the angle of slopes of at most ``ATAN_LIMIT``, in rad."""
+    """Return the angles (rad) of slopes, which must not exceed ``ATAN_LIMIT``."""
     return np.asarray(slope * _polynomial(_ARCTANGENT, slope * slope))
 
 
 def arctangent_of(slope: float) -> float:
-    """Return what `arctangent` returns for one slope."""
+    """Return the result of `arctangent` for one slope."""
     square = slope * slope
     result = _ARCTANGENT[0]
     for coefficient in _ARCTANGENT[1:]:
@@ -99,7 +99,7 @@ def arctangent_of(slope: float) -> float:
 
 
 def ease(t: Floats) -> Floats:
-    """Return the quintic from 0 to 1 over t in 0..1, with first and second derivative 0 there."""
+    """Return the quintic step from 0 to 1 over t in 0..1; its ends have zero slope and bend."""
     t = np.minimum(np.maximum(t, 0.0), 1.0)
     return np.asarray(t * t * t * (t * (t * 6.0 - 15.0) + 10.0))
 
@@ -120,7 +120,8 @@ def ease_bend(t: Floats) -> Floats:
 def through_knots(knots: Floats, spacing: float, positions: Floats) -> Floats:
     """Return a curve with two continuous derivatives through equally spaced knots.
 
-    `knots` (k,) are values at 0, spacing, 2 spacing, ...; the end values hold outside.
+    `knots` (k,) are the values at positions 0, spacing, 2 spacing, ...; outside, the curve keeps
+    its end values.
     """
     at = np.minimum(np.maximum(positions / spacing, 0.0), knots.size - 1.0)
     index = np.minimum(at.astype(np.int64), knots.size - 2)
@@ -131,9 +132,10 @@ def through_knots(knots: Floats, spacing: float, positions: Floats) -> Floats:
 def random_walk(
     rng: np.random.Generator, count: int, step: int, limits: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """Return a walk of whole numbers that is reflected at its limits; longer walks begin alike.
+    """Return a random walk of integers, reflected at its limits.
 
-    It starts half way between the limits; `step` is the largest change from one value to the next.
+    It starts halfway between the limits; `step` is the largest change between two values. With
+    the same generator state, a longer walk begins with the values of a shorter one.
     """
     low, high = limits
     value = (low + high) // 2

@@ -1,7 +1,9 @@
-"""A driver who knows the road plans the next 10 s in the model's terms.
+"""The expert: a simulated driver that knows the road and plans its next 10 s as the model does.
 
-Its path leads along a lane's centre, from one to the next, or back to it. Lateral movement is a
-function of the distance driven, so a car that slows down or stands drives the same path.
+Its path follows a lane's centre, changes to another lane, or returns to the centre. The lateral
+offset is a function of the distance driven, so a car that slows down or stops keeps its path.
+
+    state of the car, other vehicles -> path, speeds -> `Plan` -> curvature and acceleration
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ from tools.simulator.world.speed import (
 from tools.simulator.world.traffic import Vehicle, foresee
 from tools.simulator.world.world import World
 
-# Grid of the distance driven on which the place along the road is integrated.
+# Number of grid cells over the distance driven, used to integrate the arc length of the road.
 _CELLS = 120
-# Steeper than this to the road, sine of the angle, a path is not planned.
+# Largest sine of the angle between a planned path and the road.
 _STEEPEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The offset that a driver wants, along the road.
+    """The desired lateral offset along the road: constant, or changing from one lane to another.
 
     Attributes:
-        before_m: offset of the lane it comes from.
-        after_m: offset of the lane it goes to; the same one if it stays.
-        start_m: arc length at which it begins to change.
-        length_m: how long the change is.
+        before_m: offset of the present lane.
+        after_m: offset of the next lane; equal to `before_m` without a lane change.
+        start_m: arc length at which the change starts.
+        length_m: length of the change along the road.
     """
 
     before_m: float
@@ -71,12 +73,12 @@ class Target:
         return self.before_m + step * ease(t), slope * ease_slope(t), bend * ease_bend(t)
 
 
-class Return(NamedTuple):
-    """The way back to the target: a quintic over a length, zero with two derivatives at its end.
+class ReturnPath(NamedTuple):
+    """The path back to the target: the lateral error as a quintic that vanishes at the end.
 
     Attributes:
-        coefficients: of powers 0 to 5 of the distance as a share of the length, m.
-        length_m: after which the car is where it wants to be.
+        coefficients: for powers 0 to 5 of distance / length, m.
+        length_m: distance after which the error is 0.
     """
 
     coefficients: tuple[float, ...]
@@ -92,29 +94,29 @@ class Return(NamedTuple):
         return error, slope / self.length_m, bend / (self.length_m * self.length_m)
 
 
-def return_from(error_m: float, slope: float, bend_1pm: float, length_m: float) -> Return:
-    """Return the quintic from an error with its two derivatives to none.
+def return_path_from(error_m: float, slope: float, bend_1pm: float, length_m: float) -> ReturnPath:
+    """Return the quintic that brings an error and its two derivatives to zero.
 
-    `slope` is the change of the error for each metre, `bend_1pm` the change of that.
+    `slope` is the error's change per metre driven, `bend_1pm` the slope's change per metre.
     """
     e, s, b = error_m, slope * length_m, 0.5 * bend_1pm * length_m * length_m
-    # The three conditions at the end, solved for the upper coefficients.
+    # The upper coefficients solve the three conditions at the end.
     cubic = -10.0 * e - 6.0 * s - 3.0 * b
     quartic = 15.0 * e + 8.0 * s + 3.0 * b
     quintic = -6.0 * e - 3.0 * s - b
-    return Return((e, s, b, cubic, quartic, quintic), length_m)
+    return ReturnPath((e, s, b, cubic, quartic, quintic), length_m)
 
 
 class Path(NamedTuple):
     """Points of a path, each (n,).
 
     Attributes:
-        s_m: arc length of the road beside each.
-        offset_m: from the reference line.
-        angle_rad: direction relative to the road's, positive to the right; `sine` and `cosine` of
-            it.
-        turn_1pm: change of that angle for each metre driven.
-        progress: metres along the reference line for each metre driven.
+        s_m: arc length of the road at each point.
+        offset_m: offset from the reference line.
+        angle_rad: direction relative to the road, positive to the right.
+        sine, cosine: sine and cosine of `angle_rad`.
+        turn_1pm: change of that angle per metre driven.
+        progress: metres along the reference line per metre driven.
     """
 
     s_m: Floats
@@ -126,17 +128,21 @@ class Path(NamedTuple):
     progress: Floats
 
 
-def path_at(road: Road, start_m: float, way: Return, target: Target, distance_m: Floats) -> Path:
-    """Return a path at distances driven.
+def path_at(
+    road: Road, start_m: float, return_path: ReturnPath, target: Target, distance_m: Floats
+) -> Path:
+    """Return the points of a path at given distances driven.
 
-    `distance_m` (n,) rises from 0; `start_m` is the arc length next to the car now.
+    `distance_m` (n,) increases from 0; `start_m` is the present arc length of the car. The path's
+    offset is that of `target` plus the error that `return_path` describes.
     """
     reach = max(float(distance_m[-1]), 1e-3)
     grid = np.arange(_CELLS + 1, dtype=np.float64) * (reach / _CELLS)
-    error, slope, _ = way.at(grid)
+    error, slope, _ = return_path.at(grid)
     s = start_m + grid
     progress = np.ones_like(grid)
-    # Where the road bends depends on how far one gets on it: settled to millimetres in two rounds.
+    # The road's curvature depends on the progress along it; two iterations settle it to
+    # millimetres.
     for _ in range(2):
         turn = road.curvatures(s)
         offset, drift, _ = target.at(s)
@@ -145,7 +151,7 @@ def path_at(road: Road, start_m: float, way: Return, target: Target, distance_m:
         steps = 0.5 * (progress[:-1] + progress[1:]) * (reach / _CELLS)
         s = start_m + np.concatenate([[0.0], np.cumsum(steps)])
     s, progress = np.interp(distance_m, grid, s), np.interp(distance_m, grid, progress)
-    error, slope, bend = way.at(distance_m)
+    error, slope, bend = return_path.at(distance_m)
     offset, drift, change = target.at(s)
     sine = _limited(slope + drift * progress)
     cosine = np.sqrt(1.0 - sine * sine)
@@ -165,26 +171,26 @@ def _limited(slope: Floats) -> Floats:
     return np.minimum(np.maximum(slope, -_STEEPEST), _STEEPEST)
 
 
-# --- The driver, who chooses a path and the speeds on it --------------------------------------
+# --- The driver: chooses a path and the speeds along it ------------------------------------------
 
 LEFT, RIGHT = -1, 1
 LANE_CHANGE_S = 5.0
-# A car that stands takes so much road for it.
+# Least length of a lane change, also from standstill.
 _SHORTEST_CHANGE_M = 25.0
-# The way back to the lane's centre: as long as what is driven in the first time, but no longer
-# than the length, or what is driven in the second time; longer from further away. Planned anew
-# all the time, an error falls by 93 % on each such length.
+# Length of the path back to the lane's centre: the distance driven in the first time, but at most
+# the larger of _RETURN_M and the distance driven in the second time. It is longer for errors of
+# more than 1 m. Because the plan is recomputed all the time, an error falls by 93 % per length.
 _RETURN_S, _FAST_RETURN_S = 2.2, 1.7
 _SHORTEST_RETURN_M, _RETURN_M = 15.0, 36.0
 _LONGER_PER_M = 0.2
-# Beyond what any car drives: only curves limit it.
+# A speed that no car reaches, so that only curves limit it.
 _FASTEST_MPS = 100.0
-# Cars whose middle is nearer than this to the path are in its way.
-_IN_WAY_M = 1.7
+# A vehicle whose centre is nearer than this to the path blocks it.
+_BLOCKING_M = 1.7
 
 
 class Command(NamedTuple):
-    """What the car should do: curvature (1/m, positive to the right), acceleration (m/s^2)."""
+    """A control command: curvature (1/m, positive to the right) and acceleration (m/s^2)."""
 
     curvature_1pm: float
     acceleration_mps2: float
@@ -192,17 +198,18 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where to go, at the model's 33 times, in the calibrated frame of the car now.
+    """The planned motion at the model's 33 times, in the calibrated frame of the car now.
 
     Attributes:
-        position_m: (33, 3) of the camera; from where it is now.
-        velocity_mps, acceleration_mps2: (33, 3).
-        orientation_rad: (33, 3) roll, pitch, yaw relative to now; `rate_radps` their change.
-        offset_m, s_m: (33,) place on the road.
-        side: of a lane change that is under way: -1 left, 1 right; 0 without one.
-        changes_until_s: when it ends, from now.
-        for_curves_mps2: the acceleration that the curves ahead allow or ask for, whatever the
-            cruising speed is.
+        position_m: (33, 3) positions of the camera relative to its present one.
+        velocity_mps, acceleration_mps2: (33, 3) velocity and acceleration.
+        orientation_rad: (33, 3) roll, pitch, yaw relative to now.
+        rate_radps: (33, 3) rates of roll, pitch and yaw.
+        offset_m, s_m: (33,) offset and arc length on the road.
+        side: direction of the current lane change: -1 left, 1 right; 0 if there is none.
+        changes_until_s: time until that change ends.
+        for_curves_mps2: acceleration that the curves ahead allow or require, without regard to the
+            cruising speed.
     """
 
     position_m: Floats
@@ -217,7 +224,7 @@ class Plan:
     for_curves_mps2: float = 0.0
 
     def array(self) -> NDArray[np.float32]:
-        """Return the plan as the model's head has it, (33, 15)."""
+        """Return the plan in the layout of the model's output head, (33, 15)."""
         columns = (
             self.position_m,
             self.velocity_mps,
@@ -232,7 +239,7 @@ class Plan:
 
 
 class Expert:
-    """A driver in a lane of a world; lanes are numbered from the left."""
+    """A driver that follows a lane of a world; lanes are numbered from the left."""
 
     def __init__(self, world: World, lane: int, cruise_mps: float) -> None:
         self._world = world
@@ -246,18 +253,18 @@ class Expert:
 
     @property
     def lane(self) -> int:
-        """The lane in which it drives; as soon as it changes, the new one."""
+        """The lane that it drives in; during a lane change, the new one."""
         return self._lane
 
     @property
     def changing(self) -> int:
-        """The side of a change that is under way: -1 left, 1 right; 0 without one."""
+        """The direction of the current lane change: -1 left, 1 right; 0 if there is none."""
         return self._side
 
     def change_lane(self, side: int, time_s: float = 0.0) -> bool:
-        """Ask for a change of lane; False if the road has no lane there.
+        """Request a lane change; return False if the road has no lane on that side.
 
-        It begins at `time_s` on the clock that `plan` is given.
+        The change starts at `time_s`, on the clock of `plan`.
         """
         if not 0 <= self._lane + side < self._world.lanes.count:
             return False
@@ -265,32 +272,32 @@ class Expert:
         return True
 
     def plan(self, body: Body, vehicles: Sequence[Vehicle], time_s: float | None = None) -> Plan:
-        """Return the plan of one moment; without a time a change of lane begins at once."""
+        """Return the plan for now; without a time, a pending lane change starts immediately."""
         self._advance(body, time_s)
-        way = self._way_back(body)
-        ahead = self._ahead(body, vehicles, way)
+        return_path = self._return_path(body)
+        ahead = self._ahead(body, vehicles, return_path)
         speeds = plan_speeds(self._limits, body.s_m, body.speed_mps, body.acceleration_mps2, ahead)
         distance, speed, acceleration = speeds.at(T_IDXS)
-        path = path_at(self._world.road, body.s_m, way, self._target, distance)
+        path = path_at(self._world.road, body.s_m, return_path, self._target, distance)
         return self._seen(body, path, speed, acceleration)
 
     def wanted_mps2(self, body: Body, vehicles: Sequence[Vehicle]) -> float:
-        """Return the acceleration that it wants now; a plan converges from the car's to it."""
+        """Return the acceleration wanted now, to which a plan converges from the present one."""
         wanted = road_acceleration(self._limits, body.s_m, body.speed_mps)
-        ahead = self._ahead(body, vehicles, self._way_back(body))
+        ahead = self._ahead(body, vehicles, self._return_path(body))
         if ahead is None:
             return wanted
         gap, speed = (float(part[0]) for part in ahead)
         return min(wanted, following_acceleration(gap, body.speed_mps, speed, CAREFUL))
 
     def _take_limits(self, centre_m: float) -> None:
-        """Learn how fast a lane can be driven."""
+        """Compute the speed limits of a lane with its centre at this offset."""
         road = self._world.road
         self._limits = speed_limits(road, centre_m, self._cruise_mps)
         self._curves = speed_limits(road, centre_m, _FASTEST_MPS)
 
     def _advance(self, body: Body, time_s: float | None) -> None:
-        """Begin a change of lane that is due, end one that is over."""
+        """Start a lane change that is due, and end a completed one."""
         target = self._target
         if self._side and body.s_m > target.start_m + target.length_m:
             self._side = 0
@@ -305,11 +312,11 @@ class Expert:
         self._target = Target(target.after_m, centre, body.s_m, length)
         self._take_limits(centre)
 
-    def _way_back(self, body: Body) -> Return:
-        """Return the way from where the car is, as it moves now, to its target."""
+    def _return_path(self, body: Body) -> ReturnPath:
+        """Return the path from the car's present position and direction back to the target."""
         point = self._world.road.at(body.s_m)
         sine, cosine = sine_cosine(body.heading_rad - point.heading_rad)
-        # A car across the road or backwards is planned for as one that drives half along it.
+        # A car that points across the road or backwards is treated as one at 30 degrees to it.
         sine, cosine = min(max(sine, -0.5), 0.5), max(cosine, 0.86)
         progress = cosine / max(1.0 - point.curvature_1pm * body.offset_m, 0.2)
         offset, slope, bend = (part.item() for part in self._target.at(np.array([body.s_m])))
@@ -318,7 +325,7 @@ class Expert:
         speed = body.speed_mps
         length = min(_RETURN_S * speed, max(_RETURN_M, _FAST_RETURN_S * speed))
         length *= 1.0 + _LONGER_PER_M * max(abs(error) - 1.0, 0.0)
-        return return_from(
+        return return_path_from(
             error,
             sine - slope * progress,
             cosine * turn - bend * progress * progress,
@@ -326,40 +333,42 @@ class Expert:
         )
 
     def _ahead(
-        self, body: Body, vehicles: Sequence[Vehicle], way: Return
+        self, body: Body, vehicles: Sequence[Vehicle], return_path: ReturnPath
     ) -> tuple[Floats, Floats] | None:
-        """Return gap to and speed of the car in the way at each of `STEPS_S`, None without one."""
-        lead = self._in_way(body, vehicles, way)
+        """Return the blocking car's gap and speed at each of `STEPS_S`, None without such a car."""
+        lead = self._blocking_vehicle(body, vehicles, return_path)
         if lead is None:
             return None
         rear, speed, _ = foresee(lead, STEPS_S)
         return rear - body.s_m - FRONT_M, speed
 
-    def _in_way(self, body: Body, vehicles: Sequence[Vehicle], way: Return) -> Vehicle | None:
-        """Return the nearest car ahead that is in the way of the path."""
+    def _blocking_vehicle(
+        self, body: Body, vehicles: Sequence[Vehicle], return_path: ReturnPath
+    ) -> Vehicle | None:
+        """Return the nearest vehicle ahead that blocks the path."""
         ahead = [v for v in vehicles if v.s_m > body.s_m]
         if not ahead:
             return None
         places = np.array([v.s_m for v in ahead])
-        path = self._target.at(places)[0] + way.at(places - body.s_m)[0]
+        path = self._target.at(places)[0] + return_path.at(places - body.s_m)[0]
         aside = np.abs(np.array([v.offset_m for v in ahead]) - path)
-        near = [v for v, gap in zip(ahead, aside.tolist(), strict=True) if gap < _IN_WAY_M]
+        near = [v for v, gap in zip(ahead, aside.tolist(), strict=True) if gap < _BLOCKING_M]
         return min(near, key=lambda v: v.s_m, default=None)
 
     def _seen(self, body: Body, path: Path, speed: Floats, acceleration: Floats) -> Plan:
-        """Return a path as it is seen from the car now."""
+        """Return the plan that follows a path, in the car's present calibrated frame."""
         road = self._world.road
         frames = road.frames(path.s_m)
         first = road.at(body.s_m).heading_rad
         now = math.remainder(body.heading_rad - first, 2.0 * math.pi)
         turned = (frames.heading_rad - first) + (path.angle_rad - now)
-        # The direction of the car: that of the road in the plane, turned by the path's angle.
+        # The car's direction in the plane is the road's, turned by the path's angle.
         ahead, aside = frames.forward[0], frames.forward[1]
         scale = 1.0 / np.sqrt(ahead * ahead + aside * aside)
         sine = (aside * path.cosine + ahead * path.sine) * scale
         cosine = (ahead * path.cosine - aside * path.sine) * scale
         axes = axes_on(frames, path.offset_m, sine, cosine)
-        # Row i, column j: axis i of now, axis j of then.
+        # rows[i, j] is the component of the later axis j along the present axis i.
         rows = np.empty_like(axes)
         for row, (x, y, z) in zip(rows, body.axes(), strict=True):
             row[:] = x * axes[0] + y * axes[1] + z * axes[2]
@@ -390,9 +399,9 @@ class Expert:
 def _angles(
     rows: Floats, turned_rad: Floats, about: tuple[Floats, Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Return roll, pitch, yaw of rotations Rz Ry Rx (3, 3, n), and their rates, each (3, n).
+    """Return roll, pitch, yaw of the rotations Rz Ry Rx (3, 3, n), and their rates, each (3, n).
 
-    `turned_rad` is the yaw but for the degrees that hills and banks add.
+    `turned_rad` approximates the yaw: hills and banks add at most some degrees.
     """
     (forward_x, forward_y, forward_z), (_, _, right_z), (_, _, down_z) = rows.transpose(1, 0, 2)
     level = np.sqrt(forward_x * forward_x + forward_y * forward_y)
@@ -401,7 +410,7 @@ def _angles(
     slopes = np.array([right_z / down_z, -forward_z / level, aside / ahead])
     angles = arctangent(slopes)
     angles[2] += turned_rad
-    # Sine and cosine of roll are those of the third row, but for the cosine of pitch.
+    # Roll's sine and cosine are the third row divided by the cosine of pitch.
     sine_roll, cosine_roll = right_z / level, down_z / level
     roll, pitch, yaw = about
     turn = (pitch * sine_roll + yaw * cosine_roll) / level

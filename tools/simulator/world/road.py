@@ -1,11 +1,11 @@
-"""The road of the simulated world: its reference line in space, on a grid of arc length.
+"""The road of the simulated world: its reference line in space, sampled along the arc length.
 
+The *reference line* is the middle of the carriageway of our direction. A place on the road is an
+arc length s along it and a lateral offset d in the plane of the road, positive to the right.
 World frame: x forward at the start of the road, y right, z down (m); headings and curvatures are
-positive to the right. On the road: arc length s along the *reference line*, the middle of the
-carriageway of our direction, and lateral offset d in the plane of the road, positive to the right.
-At each place stands the *road frame*: forward along the reference line, right across the road,
-down into it; with heading h, grade g (nose up) and bank b (right side down) its axes are the
-columns of Rz(h) Ry(g) Rx(b).
+positive to the right. The *road frame* at a place points forward along the reference line, right
+across the road, and down into it. With heading h, grade g (nose up) and bank b (right side down),
+its axes are the columns of Rz(h) Ry(g) Rx(b).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import numpy as np
 from tools.simulator.world.curves import Floats, sin_cos, sine_cosine, through_knots
 
 GRID_M = 0.5
-# The road is known from a little behind the start to what can be seen from its end.
+# The road extends from a little behind the start to the limit of sight beyond its end.
 BEHIND_M = 60.0
 SIGHT_M = 420.0
-# Straight from the beginning to here.
+# The road is straight from its beginning to this arc length.
 _STRAIGHT_START_M = 20.0
-# The road never heads further from its first direction, so it cannot meet itself.
+# Largest deviation from the initial heading; below a right angle, the road cannot cross itself.
 _WIDEST_HEADING_RAD = 1.25
-# Lateral acceleration at the speed limit in the sharpest curve, m/s^2: one has to slow for it.
+# Lateral acceleration at the speed limit in the sharpest curve, m/s^2: cars must slow down for it.
 SHARPEST_LATERAL_MPS2 = 3.3
-# Rise of curvature along a clothoid: lateral jerk at the speed limit, m/s^3.
+# Lateral jerk at the speed limit along a clothoid, m/s^3; it sets the rise of curvature.
 _CLOTHOID_JERK_MPS3 = 1.1
 _SHORTEST_CLOTHOID_M = 18.0
-# Bank in the sharpest curve. Roads of the open country are built with up to 6 to 8 per cent.
+# Bank in the sharpest curve. Rural roads are built with up to 6 to 8 per cent.
 _STEEPEST_BANK_RAD = 0.06
-# Bank follows the mean curvature of so much road to both sides, so that it begins without a kink.
+# Bank follows the mean curvature within this distance on both sides, so it starts smoothly.
 _BANK_REACH_M = 16.0
-# Steepest grade by speed limit: 8 % at 14 m/s, 4 % at 36 m/s.
+# The steepest grade depends on the speed limit: 8 % at 14 m/s, 4 % at 36 m/s.
 _GRADE_TIMES_SPEED_MPS = 1.3
 _STEEPEST_GRADE_RAD = 0.08
-# Between two knots of the grade lie so many seconds at the speed limit: hills are felt gently.
+# Seconds at the speed limit between two knots of the grade, long enough for gentle hills.
 _GRADE_SPACING_S = 7.0
 _NEWTON_STEPS = 24
 _CLOSE_M = 1e-9
@@ -60,7 +60,8 @@ class RoadFrames(NamedTuple):
 
     Attributes:
         forward, down: (3, n) unit vectors along the line and into the road, in the world.
-        roll_1pm, pitch_1pm, yaw_1pm: (n,) turn of the frame about its axes for each metre, rad/m.
+        heading_rad, curvature_1pm: (n,) heading and curvature of the reference line.
+        roll_1pm, pitch_1pm, yaw_1pm: (n,) rotation of the frame about its axes, rad/m.
     """
 
     forward: Floats
@@ -74,17 +75,17 @@ class RoadFrames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """The reference line on a grid of ``GRID_M``; all arrays (n,) float64.
+    """The reference line on a grid of ``GRID_M``; all arrays are (n,) float64.
 
-    Beyond its ends it goes on straight.
+    Beyond both ends the road is straight.
 
     Attributes:
         start_m: arc length of the first grid point.
         x_m, y_m, z_m: position in the world; z points down.
         heading_rad: direction in the plane, positive to the right.
-        curvature_1pm: change of heading for each metre.
-        grade_rad: nose up positive.
-        bank_rad: right side down positive.
+        curvature_1pm: change of heading per metre.
+        grade_rad: grade, positive with the nose up.
+        bank_rad: bank, positive with the right side down.
     """
 
     start_m: float
@@ -95,7 +96,8 @@ class Road:
     curvature_1pm: Floats
     grade_rad: Floats
     bank_rad: Floats
-    # (n, 6): position, right axis. (n, 11): forward and down axes, the rest of `RoadFrames`.
+    # Tables of the interpolated values. _surface (n, 6): position, right axis. _frames (n, 11):
+    # forward and down axes, then the other fields of `RoadFrames`. _points (n, 7): `RoadPoint`.
     _surface: Floats = field(init=False, repr=False, compare=False)
     _frames: Floats = field(init=False, repr=False, compare=False)
     _points: Floats = field(init=False, repr=False, compare=False)
@@ -134,9 +136,9 @@ class Road:
     def places(
         self, s_m: Floats | float, offset_m: Floats | float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return x, y, z in the world of points of the road's surface.
+        """Return world x, y, z of points on the road's surface.
 
-        Shapes broadcast; (m, 1) offsets with (n,) arc lengths read the tables n times only.
+        Shapes broadcast: with (m, 1) offsets and (n,) arc lengths, the table is read only n times.
         """
         x, y, z, across_x, across_y, across_z = _between(self._surface, self._grid(s_m))
         return x + offset_m * across_x, y + offset_m * across_y, z + offset_m * across_z
@@ -155,19 +157,20 @@ class Road:
         return np.asarray(_between(self.curvature_1pm[:, None], self._grid(s_m))[0])
 
     def locate(self, x_m: float, y_m: float, near_s_m: float) -> tuple[float, float]:
-        """Return arc length and offset of a point of the surface: what `places` takes.
+        """Return arc length and offset of a surface point, the inverse of `places`.
 
-        The search begins at `near_s_m`, which must lie within some tens of metres of the place.
+        The search starts at `near_s_m`, which must be within some tens of metres of the result.
         """
         s = near_s_m
         offset = 0.0
         for _ in range(_NEWTON_STEPS):
             (x, y, _, across_x, across_y, _), slope = self._row(self._surface, s)
             left_x, left_y = x_m - x - offset * across_x, y_m - y - offset * across_y
-            # Where the surface goes for a metre along, and for a metre across.
+            # Displacement of the surface point per metre along the road; per metre across, it is
+            # across_x/y.
             along_x, along_y = slope[0] + offset * slope[3], slope[1] + offset * slope[4]
             area = along_x * across_y - along_y * across_x
-            # Beyond the middle of a bend the surface folds over: such points have no place.
+            # Beyond the centre of a bend the surface folds over, and points have no arc length.
             area = area if area > 0.05 else 0.05
             step = (left_x * across_y - left_y * across_x) / area
             s += min(max(step, -50.0), 50.0)
@@ -180,7 +183,7 @@ class Road:
         return np.asarray((s_m - self.start_m) / GRID_M)
 
     def _row(self, table: Floats, s_m: float) -> tuple[list[float], list[float]]:
-        """Return the values of a table at an arc length, and their slopes for each metre."""
+        """Return the values of a table at an arc length, and their slopes per metre."""
         grid = (s_m - self.start_m) / GRID_M
         index = min(max(int(grid), 0), len(table) - 2)
         part = grid - index
@@ -190,7 +193,7 @@ class Road:
 
 
 def _between(table: Floats, grid: Floats) -> Floats:
-    """Return the columns of a table (n, k) between its rows, (k, ...); `grid` counts rows."""
+    """Return a table (n, k) interpolated at fractional row numbers, (k, ...)."""
     index = np.minimum(np.maximum(grid.astype(np.int64), 0), len(table) - 2)
     part = (grid - index)[..., None]
     first = table.take(index, axis=0)
@@ -204,13 +207,13 @@ def _between(table: Floats, grid: Floats) -> Floats:
 def integrated(
     curvature_1pm: Floats, grade_rad: Floats, bank_rad: Floats, start_m: float = -BEHIND_M
 ) -> Road:
-    """Return the road of a curvature, a grade and a bank on the grid, all (n,).
+    """Integrate curvature, grade and bank on the grid, (n,) each, to a road.
 
-    It passes the origin at s = 0, heading along x.
+    The road passes through the origin at s = 0, heading along x.
     """
     middle = 0.5 * (curvature_1pm[:-1] + curvature_1pm[1:])
     heading = np.concatenate([[0.0], np.cumsum(middle * GRID_M)])
-    # The direction half way between two grid points is that of their chord.
+    # The chord between two grid points has the mean of their directions.
     sine, cosine = sin_cos(0.5 * (heading[:-1] + heading[1:]))
     climb, level = sin_cos(0.5 * (grade_rad[:-1] + grade_rad[1:]))
     steps = (cosine * level, sine * level, -climb)
@@ -226,13 +229,11 @@ def integrated(
 def straights_and_arcs(
     rng: np.random.Generator, length_m: float, speed_limit_mps: float = 25.0
 ) -> Road:
-    """Return a random road of straights, clothoids and arcs, over hills, banked in its curves.
+    """Return a random road of straights, clothoids and arcs, with hills and banked curves.
 
-    A longer road of an equal generator begins with the shorter one.
-
-    The road goes on for ``SIGHT_M`` beyond `length_m`. Its sharpest curves need
-    ``SHARPEST_LATERAL_MPS2`` at the speed limit. Later draws from `rng` do not depend on the
-    length.
+    The road extends ``SIGHT_M`` beyond `length_m`. Its sharpest curves need
+    ``SHARPEST_LATERAL_MPS2`` at the speed limit. With the same generator state, a longer road
+    begins with the shorter one, and later draws from `rng` do not depend on the length.
     """
     plan, hills, banks = rng.spawn(3)
     reach = round(_BANK_REACH_M / GRID_M)
@@ -255,13 +256,13 @@ def straights_and_arcs(
 def _bends(
     rng: np.random.Generator, end_m: float, speed_mps: float
 ) -> tuple[list[float], list[float]]:
-    """Return knots of a piecewise linear curvature: arc lengths and values, to beyond the end."""
+    """Return the knots of a piecewise linear curvature to beyond the end: arc lengths, values."""
     sharpest = SHARPEST_LATERAL_MPS2 / (speed_mps * speed_mps)
     places, values = [-BEHIND_M - 2.0 * _BANK_REACH_M, _STRAIGHT_START_M], [0.0, 0.0]
     heading, side = 0.0, 1.0
     while places[-1] < end_m:
         drawn = rng.random(6).tolist()
-        # A third of the bends follow the last one without a straight between.
+        # A third of the bends follow the previous one without a straight.
         straight = speed_mps * (0.5 + 7.0 * drawn[1] * drawn[1]) if drawn[0] > 0.33 else 0.0
         side = -side if drawn[2] < 0.65 else side
         # Gentle bends are more frequent than tight ones.
@@ -272,7 +273,7 @@ def _bends(
         room = _WIDEST_HEADING_RAD - side * heading
         if room < 0.5 * _WIDEST_HEADING_RAD * (1.0 + drawn[5]):
             side, room = -side, _WIDEST_HEADING_RAD + side * heading
-        # Both clothoids together turn as an arc of the length of one.
+        # The two clothoids together turn as much as an arc of one clothoid's length.
         arc = min(arc, room / curvature - clothoid)
         if arc < 0.0:
             arc, curvature = 0.0, room / clothoid
@@ -290,7 +291,7 @@ def _bends(
 
 
 def _grades(rng: np.random.Generator, s_m: Floats, speed_mps: float) -> Floats:
-    """Return the grade on a grid: knots between which it changes smoothly."""
+    """Return a random grade on a grid, interpolated smoothly between knots."""
     # A third of the roads are nearly flat.
     hilliness = max(1.5 * rng.random() - 0.4, 0.05)
     steepest = min(_GRADE_TIMES_SPEED_MPS / speed_mps, _STEEPEST_GRADE_RAD) * min(hilliness, 1.0)

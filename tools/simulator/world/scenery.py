@@ -1,6 +1,6 @@
-"""The look of a world beside its geometry: light, weather, surfaces, things along the road.
+"""The appearance of a world: light, weather, surfaces, and objects along the road.
 
-Colours are (Y, U, V), BT.601 limited range, as a camera shows them at noon.
+Colours are (Y, U, V) in BT.601 limited range, as a camera shows them at noon.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import numpy as np
 
 Colour = tuple[float, float, float]
 
-# What stands along an edge: a guard rail, a low wall, a kerb.
+# Structures along an edge of the road: none, a guard rail, a low wall, or a kerb.
 NOTHING, RAIL, WALL, KERB = range(4)
 
-# Surfaces beside roads: meadow, dark meadow, dry grass, earth, gravel, sand, snow.
+# Ground next to the road: meadow, dark meadow, dry grass, earth, gravel, sand, snow.
 _VERGES: tuple[Colour, ...] = (
     (104.0, 108.0, 122.0),
     (76.0, 114.0, 121.0),
@@ -30,34 +30,38 @@ _MARKING_YELLOW: Colour = (168.0, 78.0, 148.0)
 
 @dataclass(frozen=True, slots=True)
 class Scenery:
-    """The look of a world. Equal ones look equal.
+    """The parameters of a world's appearance. Equal ones look the same.
 
     Attributes:
-        texture: seed of everything drawn at random below: grain, patches, trees, hills, clouds.
-        light: 1 at noon, 0 at night; headlights are on below 0.4.
-        sun_azimuth_rad: direction of the sun in the world, to the right of x.
-        glare: strength of a low sun in the lens, 0 none.
-        haze_m: distance at which half of the contrast is gone.
-        rain: 0..1: streaks, less contrast, shine of the wet road.
-        shoulder: what the asphalt beyond the outer lines adds to the luma of the lanes'.
+        texture: seed of all random details: grain, patches, trees, hills, clouds.
+        light: brightness, 1 at noon, 0 at night; headlights are on below 0.4.
+        sun_azimuth_rad: direction of the sun in the world, positive to the right of x.
+        glare: strength of a low sun in the lens, 0 for none.
+        cloud: cloud cover, 0..1.
+        haze_m: distance at which half of the contrast is lost.
+        rain: 0..1; adds streaks and shine on the road, and lowers contrast.
+        verge, asphalt, yellow, woods: colours of the ground, asphalt, yellow paint and woods.
+        shoulder: luma difference between the asphalt beyond the outer lines and the lanes.
         paint: luma of new white paint.
-        has_studs: bright dots between the dashes.
+        has_studs: whether there are bright studs between the dashes.
         asphalt_grain, verge_grain: amplitude of the texture, in luma.
-        tracks: luma that tyres add where they run; oil between them takes as much away.
+        tracks: luma added in the wheel tracks and subtracted between them, by oil.
         patches: share of the road with mended asphalt.
-        cracks: per 100 m of road, across it.
+        cracks: cracks across the road per 100 m.
         gravel_m: width of a strip of gravel along the asphalt.
-        rail: what stands along the right and the left edge: ``RAIL``, ``WALL``, ``KERB``.
-        post_m: from one post beside the road to the next; 0: none.
-        trees: per 100 m of road and side.
-        trees: per 100 m of road and side; signs per km.
-        woods_m: height of what runs along the right and the left side; 0: nothing.
-        woods_beyond_m: how far from the asphalt.
-        woods_rough: 0 for a wall, 1 for the edge of a wood.
-        treeline_rad, hills_rad: mean height of the woods and of the hills at the horizon.
-        shadows: share of the road in the shade of trees, 0..1; only in the sun.
-        cast: what the white balance adds to U and V.
-        blur: 0 none to 3, in pixels about.
+        rail: structures on the right and left edge: ``NOTHING``, ``RAIL``, ``WALL``, ``KERB``.
+        post_m: distance between roadside posts; 0 for none.
+        trees: trees per 100 m of road and side.
+        signs: signs per km.
+        lamps_m: distance between street lamps; 0 for none.
+        woods_m: height of the woods or wall along the right and the left side; 0 for none.
+        woods_beyond_m: their distance from the asphalt.
+        woods_rough: roughness of their top, 0 for a wall, 1 for the edge of a wood.
+        treeline_rad, hills_rad: mean height of the trees and the hills at the horizon.
+        shadows: share of the road in the shade of trees, 0..1; only in sunshine.
+        exposure: gain of the camera's exposure, 1 is neutral.
+        cast: error of the white balance, added to U and V.
+        blur: strength of the blur, from 0 for none to 3; roughly pixels.
         noise: standard deviation of the sensor's noise, in luma.
     """
 
@@ -102,7 +106,7 @@ PLAIN = Scenery()
 
 
 def random_scenery(rng: np.random.Generator) -> Scenery:
-    """Return a random look."""
+    """Return a random appearance."""
     draw = _Draws(rng)
     light = _random_light(draw)
     rain = draw.between(0.15, 1.0) if draw.chance(0.15) else 0.0
@@ -164,31 +168,31 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
 
 
 class _Draws:
-    """Named ways of drawing from one generator."""
+    """Random draws of several distributions from one generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def one(self) -> float:
-        """Return a number of 0..1."""
+        """Return a number in 0..1."""
         return float(self._rng.random())
 
     def squared(self) -> float:
-        """Return a number of 0..1, more often a small one."""
+        """Return a number in 0..1, more often a small one."""
         drawn = self.one()
         return drawn * drawn
 
     def between(self, low: float, high: float) -> float:
-        """Return a number between two."""
+        """Return a number between two limits."""
         return low + (high - low) * self.one()
 
     def chance(self, share: float) -> bool:
-        """Tell whether something happens that has this probability."""
+        """Return True with the given probability."""
         return self.one() < share
 
 
 def _random_light(draw: _Draws) -> float:
-    """Return the light: two thirds of the worlds are by day, one in seven is dark."""
+    """Return the light: two thirds of the worlds are in daylight, one in seven is dark."""
     kind = draw.one()
     if kind < 0.66:
         return draw.between(0.75, 1.0)
@@ -196,7 +200,7 @@ def _random_light(draw: _Draws) -> float:
 
 
 def _random_rail(draw: _Draws) -> int:
-    """Return what stands along an edge; half of the edges have nothing."""
+    """Return the structure along an edge; half of the edges have none."""
     kind = draw.one()
     if kind < 0.74:
         return NOTHING if kind < 0.5 else RAIL

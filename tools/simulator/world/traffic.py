@@ -1,6 +1,7 @@
-"""Other cars: they keep their lanes, follow each other, and some brake for no reason.
+"""Simulated traffic: other cars that keep their lanes, follow each other, and sometimes brake.
 
-All of it is a function of a seed and of what the ego car did.
+Cars exist around the ego car. One that leaves its surroundings is replaced by a new one. Traffic is
+a deterministic function of a seed and of the ego car's motion.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from tools.simulator.world.speed import (
 )
 from tools.simulator.world.world import World
 
-# Cars live in this stretch around the ego car; those that leave it come in again elsewhere.
+# Cars exist in this stretch around the ego car; for each that leaves it, a new one enters.
 BEHIND_M, AHEAD_M = 110.0, 300.0
-# Nobody comes in nearer than this to another car of the lane.
+# Least distance between an entering car and another car of its lane.
 _ROOM_M = 45.0
-# Largest change of acceleration when pulling away and when braking, m/s^3.
+# Largest jerk when accelerating and when braking, m/s^3.
 _JERK_UP_MPS3, _JERK_DOWN_MPS3 = 2.5, 10.0
-# Of the cars that brake now and then: seconds between two times.
+# Some drivers brake without reason: least and greatest time from one braking to the next.
 _BRAKING_SPACING_S = (8.0, 60.0)
 _NEVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Vehicle:
-    """Another car at one moment.
+    """The state of another car at one time.
 
     Attributes:
         s_m: arc length of its rear.
-        offset_m: of its middle from the reference line to the right.
-        paint: seed of its looks.
+        offset_m: offset of its centre from the reference line, positive to the right.
+        paint: seed of its appearance.
     """
 
     s_m: float
@@ -55,10 +56,10 @@ class Vehicle:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedLead:
-    """A car ahead in the ego car's lane that follows a script.
+    """A scripted car ahead in the ego car's lane.
 
-    `gap_m` is from the ego car's front to its rear at the start. `speeds` are pairs of time (s,
-    rising) and speed (m/s), linear between them; the last one holds.
+    `gap_m` is the initial distance from the ego car's front to its rear. `speeds` are pairs of
+    time (s, rising) and speed (m/s), interpolated linearly; the last speed is kept.
     """
 
     gap_m: float
@@ -77,7 +78,7 @@ class ScriptedLead:
 
 @dataclass(slots=True)
 class _Driver:
-    """A car and who drives it."""
+    """A car with its driver's habits and present manoeuvre."""
 
     s_m: float
     lane: int
@@ -88,7 +89,7 @@ class _Driver:
     paint: int
     acceleration_mps2: float = 0.0
     brakes: bool = False
-    # The present or next time it brakes: from, until (s), to which speed, how hard.
+    # The current or next braking: start and end time (s), target speed (m/s), deceleration (m/s^2).
     brake: tuple[float, float, float, float] = (_NEVER_S, _NEVER_S, 0.0, 0.0)
 
     def vehicle(self) -> Vehicle:
@@ -100,10 +101,10 @@ class _Driver:
 
 
 class Traffic:
-    """The other cars around the ego car, in lanes of its direction.
+    """The other cars around the ego car, in the lanes of its direction.
 
-    Nobody begins too close to the ego car. `density` is 0 none .. 1 dense in each lane; None draws
-    it from the seed. With a `lead` no other car is ahead in the lane at the start.
+    Initially no car is too close to the ego car. `density` is 0 (none) to 1 (dense) for each lane;
+    None draws it from the seed. With a `lead`, the ego lane has no other car at the start.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Traffic:
         self._script = lead
         self._lead: _Driver | None = None
         self._drivers: list[_Driver] = []
-        # Those that left, until there is room for another car of their lane.
+        # Cars that left the stretch, until there is room for a new car in their lane.
         self._away: list[_Driver] = []
         own = lanes.lane_at(body.offset_m)
         if lead is not None:
@@ -146,7 +147,7 @@ class Traffic:
         return (*lead, *(driver.vehicle() for driver in self._drivers))
 
     def step(self, dt_s: float, body: Body) -> None:
-        """Drive on for at most 0.1 s; cars behind the ego car brake for it."""
+        """Advance by at most 0.1 s; cars behind the ego car brake for it."""
         obstacles = self._obstacles(body)
         for driver in self._drivers:
             self._drive(driver, obstacles[driver.lane], dt_s)
@@ -164,7 +165,7 @@ class Traffic:
         self._away = [driver for driver in self._away if not self._comes_in(driver, body)]
 
     def _obstacles(self, body: Body) -> list[list[tuple[float, float]]]:
-        """Return rear and speed of all that stands or drives in each lane, by arc length."""
+        """Return the rear and speed of every car in each lane, sorted by arc length."""
         lanes = self._world.lanes
         found: list[list[tuple[float, float]]] = [[] for _ in range(lanes.count)]
         every = (*self._drivers, self._lead) if self._lead is not None else self._drivers
@@ -205,7 +206,7 @@ class Traffic:
         driver.speed_mps, driver.acceleration_mps2 = later, acceleration
 
     def _next_braking(self, driver: _Driver) -> tuple[float, float, float, float]:
-        """Draw when a car brakes next; half of the times to a stop."""
+        """Draw a car's next braking; half of them are to a stop."""
         if not driver.brakes:
             return _NEVER_S, _NEVER_S, 0.0, 0.0
         wait, hold, target, strength = self._rng.random(4).tolist()
@@ -218,7 +219,7 @@ class Traffic:
         """Draw a car and its driver."""
         rng, lanes = self._rng, self._world.lanes
         kind, width, height, length, aside, pace, brakes = rng.random(7).tolist()
-        # Cars, vans, lorries.
+        # The sizes of cars, lorries and vans.
         size = (1.7 + 0.25 * width, 1.4 + 0.35 * height, 3.9 + 1.0 * length)
         if kind > 0.92:
             size = (2.4 + 0.15 * width, 3.2 + 0.7 * height, 8.0 + 6.0 * length)
@@ -258,7 +259,7 @@ class Traffic:
             s += driver.size_m[2] + 8.0 + headway * speed
 
     def _comes_in(self, left: _Driver, body: Body) -> bool:
-        """Let another car in at the other end for one that left; False if there is no room."""
+        """Add a car at the other end of the lane of one that left; return False without room."""
         s = body.s_m + (AHEAD_M if left.s_m < body.s_m else 10.0 - BEHIND_M)
         others = (*self._drivers, self._lead) if self._lead is not None else self._drivers
         if any(other.lane == left.lane and abs(other.s_m - s) < _ROOM_M for other in others):
@@ -268,10 +269,10 @@ class Traffic:
 
 
 def foresee(vehicle: Vehicle, time_s: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return where a car will be, as one would expect: rear (m), speed, acceleration, each (n,).
+    """Return a car's expected motion: rear (m), speed and acceleration, (n,) each.
 
-    It goes on braking until it stands, the longer the harder it brakes, and soon stops to
-    accelerate.
+    A braking car is expected to continue until it stops or a time limit passes, which is longer
+    for harder braking. An accelerating car is expected to continue for 3 s.
     """
     speed, acceleration = vehicle.speed_mps, vehicle.acceleration_mps2
     lasts = 3.0
@@ -287,6 +288,6 @@ def foresee(vehicle: Vehicle, time_s: Floats) -> tuple[Floats, Floats, Floats]:
 def nearest_ahead(
     vehicles: Sequence[Vehicle], s_m: float, offset_m: float, reach_m: float
 ) -> Vehicle | None:
-    """Return the nearest car ahead of an arc length whose middle is within reach of an offset."""
+    """Return the nearest car ahead of an arc length whose centre is within reach of an offset."""
     found = [v for v in vehicles if v.s_m > s_m and abs(v.offset_m - offset_m) < reach_m]
     return min(found, key=lambda v: v.s_m, default=None)

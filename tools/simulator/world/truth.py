@@ -1,7 +1,7 @@
-"""The truth of one moment, in the form of the heads of the driving model.
+"""Ground truth of one frame, in the form of the driving model's output heads.
 
-All of it is in the calibrated frame of the car (x forward, y right, z down, origin in the camera),
-hills and banks included.
+All values are in the calibrated frame of the car (x forward, y right, z down, origin in the
+camera), including hills and banks.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from tools.simulator.world.expert import LEFT, Plan
 from tools.simulator.world.traffic import Vehicle, foresee, nearest_ahead
 from tools.simulator.world.world import Marking, MarkingKind, World
 
-# Behind the windscreen of a passenger car (openpilot's calibration starts from it).
+# Height of a camera behind the windscreen; openpilot's calibration starts from it.
 CAMERA_HEIGHT_M = 1.22
-# The road from which distances ahead are read off: a little behind the camera to beyond the last.
+# Arc lengths relative to the car at which lines are sampled, from behind it to beyond `X_IDXS`.
 _AHEAD_M: Floats = np.arange(-8.0, 262.0, 1.0)
-# More worn than this, or without paint for more than this share of the next metres: no line.
+# A line counts as absent if it is more worn than this, or bare on more of the next _NEAR_M.
 GONE_WEAR = 0.9
 _GONE_SHARE = 0.7
 _NEAR_M = 40.0
-# Cars further away than this are a few pixels in the model's picture.
+# Cars farther away are only a few pixels in the model's picture.
 LEAD_SIGHT_M = 120.0
 _META_WIDTH = 55
 _HARD_BRAKES_MPS2 = (3.0, 4.0, 5.0)
-# A driver has a foot on a pedal: gas beyond the first, brake below the second, m/s^2.
+# Accelerations beyond which a pedal counts as pressed: gas above the first, brake below the second.
 _GAS_MPS2, _BRAKE_MPS2 = 0.1, -0.4
-# The last row of the plan within each horizon.
+# Index of the last plan row within each horizon.
 _HORIZON_ROWS = np.searchsorted(T_IDXS, DISENGAGE_HORIZONS_S, side="right") - 1
 _PEDAL_TIMES_S = (0.0, *DISENGAGE_HORIZONS_S)
 _LEFT_BLINKERS, _RIGHT_BLINKERS = slice(33, 55, 4), slice(34, 55, 4)
@@ -55,23 +55,23 @@ _LEFT_BLINKERS, _RIGHT_BLINKERS = slice(33, 55, 4), slice(34, 55, 4)
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The truth of one moment, named as the heads; float64, metres, m/s, rad.
+    """The ground truth of one frame, named after the heads; float64, in metres, m/s, rad.
 
     Attributes:
-        plan: (33, 15).
-        lane_lines: (4, 33, 2) y and z at ``X_IDXS``; NaN where there is none.
-        lane_lines_prob: (4,) 1 where paint can be seen.
-        road_edges: (2, 33, 2) the ends of the asphalt.
-        lead: (3, 6, 4) x, y of the rear, speed, acceleration; NaN where no car leads.
-        lead_prob: (3,) 1 where one leads.
-        pose: (6,) velocity, rotation rates about the axes.
-        road_transform: (6,) where the road below is: the camera's height down, level.
-        wide_from_device_euler: (3,) both cameras look the same way.
-        desire_state: (8,) what the car does, one of eight is 1.
-        desire_pred: (4, 8) the same in 2, 4, 6, 8 s.
-        meta: (55,) in the columns of ``modeld.constants``.
-        for_curves: (1,) the acceleration that the curves ahead allow or ask for, m/s^2; no head of
-            the model has it.
+        plan: (33, 15) the expert's plan.
+        lane_lines: (4, 33, 2) y and z at ``X_IDXS``; NaN where a line is absent.
+        lane_lines_prob: (4,) 1 where paint is visible.
+        road_edges: (2, 33, 2) the edges of the asphalt.
+        lead: (3, 6, 4) x and y of the lead car's rear, its speed and acceleration; NaN without one.
+        lead_prob: (3,) 1 where there is a lead car.
+        pose: (6,) velocity and rotation rates along and about the axes.
+        road_transform: (6,) position and rotation of the road: the camera's height down, level.
+        wide_from_device_euler: (3,) zeros, as both cameras point the same way.
+        desire_state: (8,) the current manoeuvre, one-hot.
+        desire_pred: (4, 8) the manoeuvre in 2, 4, 6, 8 s.
+        meta: (55,) in the column layout of ``modeld.constants``.
+        for_curves: (1,) the acceleration that the curves ahead allow or require, m/s^2; the model
+            has no such head.
     """
 
     plan: Floats
@@ -98,10 +98,11 @@ def truth_of(
     desire: int = 0,
     height_m: float = CAMERA_HEIGHT_M,
 ) -> Truth:
-    """Return the truth of one moment.
+    """Return the ground truth of one frame.
 
-    `desire` is a member of ``modeld.vehicle.desire.Desire``; 0 reads it from the plan, which is
-    what the expert would do from here. `height_m` is the camera's height over the road.
+    `plan` is the expert's plan from here. `desire` is a member of
+    ``modeld.vehicle.desire.Desire``; with 0 the plan determines it. `height_m` is the camera's
+    height above the road.
     """
     doing = desire or _desire_of(plan)
     lane_lines, road_edges = borders_beside(world, body, height_m)
@@ -137,7 +138,7 @@ def _one_hot(desire: int) -> Floats:
 
 
 def _desires(plan: Plan, doing: int) -> Floats:
-    """Return what the car will do in 2, 4, 6, 8 s: a lane change ends, the rest goes on."""
+    """Return the manoeuvres in 2, 4, 6, 8 s: a lane change ends in time, others continue."""
     steps = range(1, DESIRE_PREDICTION_STEPS + 1)
     changes = (Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT)
     later = [
@@ -147,7 +148,7 @@ def _desires(plan: Plan, doing: int) -> Floats:
 
 
 def _is_there(line: Marking | None, s_m: float) -> bool:
-    """Whether a line can be seen on the next metres."""
+    """Return whether a line is visible on the next metres."""
     if line is None or line.kind is MarkingKind.NONE or line.wear >= GONE_WEAR:
         return False
     bare = sum(
@@ -165,7 +166,7 @@ def _lines_beside(world: World, body: Body) -> tuple[Marking | None, ...]:
 def borders_beside(world: World, body: Body, height_m: float) -> tuple[Floats, Floats]:
     """Return lane lines (4, 33, 2) and road edges (2, 33, 2) as in `Truth`.
 
-    The lines are the far left, left, right and far right one of the lane in which the car is.
+    The lines are the far left, left, right and far right lines of the car's lane.
     """
     lanes = world.lanes
     lines = [np.nan if line is None else line.offset_m for line in _lines_beside(world, body)]
@@ -180,7 +181,7 @@ def _borders(world: World, body: Body, offsets_m: Sequence[float], height_m: flo
     x, y, z = body.seen(*world.road.places(body.s_m + _AHEAD_M, known))
     z += height_m
     found = np.full((len(offsets_m), X_IDXS.size, 2), np.nan)
-    # A line ends for the picture where it turns back.
+    # Keep a line only up to where its distance ahead stops increasing.
     back = np.diff(x, axis=1) <= 0.0
     for row in np.flatnonzero(~np.isnan(offsets[:, 0])).tolist():
         last = int(back[row].argmax()) + 1 if back[row].any() else x.shape[1]
@@ -192,7 +193,7 @@ def _borders(world: World, body: Body, offsets_m: Sequence[float], height_m: flo
 def _leads(
     world: World, body: Body, vehicles: Sequence[Vehicle], plan: Plan
 ) -> tuple[Floats, Floats]:
-    """Return the cars that lead in 0, 2, 4 s as they are expected to drive, (3, 6, 4) and (3,)."""
+    """Return the lead cars at 0, 2, 4 s and their expected motion, (3, 6, 4) and (3,)."""
     lead, prob = np.full((LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), np.nan), np.zeros(LEAD_COUNT)
     lanes = world.lanes
     offsets = np.interp(LEAD_PROB_T_S, T_IDXS, plan.offset_m).tolist()
@@ -209,13 +210,13 @@ def _leads(
 
 
 def _meta(plan: Plan, doing: int) -> NDArray[np.float64]:
-    """Return what a driver would do: engaged throughout, pedals and blinkers as the plan has it."""
+    """Return the driver's predicted actions: engaged, with the plan's pedals and blinkers."""
     meta = np.zeros(_META_WIDTH)
     layout = META_LAYOUTS[_META_WIDTH]
     meta[ENGAGED] = 1.0
     speed = np.sqrt((plan.velocity_mps**2).sum(axis=1))
     along = (plan.velocity_mps * plan.acceleration_mps2).sum(axis=1) / np.maximum(speed, 1e-3)
-    # Cumulative, as the daemon reads them: within so many seconds.
+    # The daemon expects cumulative values: whether the limit is exceeded within each horizon.
     hardest = np.minimum.accumulate(along)[_HORIZON_ROWS]
     kinds = (layout.hard_brake_3, layout.hard_brake_4, layout.hard_brake_5)
     for columns, limit in zip(kinds, _HARD_BRAKES_MPS2, strict=True):

@@ -1,9 +1,8 @@
-"""Projects points of the world and of the calibrated frame into a camera's picture.
+"""Camera projection: maps points of the world and of the calibrated frame to pixels.
 
-World: x forward at the start, y right, z down. Calibrated frame: x forward, y right, z down,
-origin in the camera, fixed to the car levelled with the road under it; that road lies at
-z = height. Pixel coordinates are those of the warp that cuts the model's view out: whole numbers
-are the middles of pixels.
+World: x forward at the start of the road, y right, z down. Calibrated frame: x forward, y right,
+z down, origin in the camera, aligned with the road under the car; that road is at z = height.
+Pixel coordinates follow the warp that crops the model's view: integers are pixel centres.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from tools.simulator.world.car import Body
 from tools.simulator.world.curves import Floats, sin_cos
 
 Bytes = NDArray[np.uint8]
-# Three rows of a rotation.
+# The rows of a 3x3 rotation matrix.
 Rotation = list[list[float]]
 
-# Nearer than this to the plane of the lens, points are taken to lie at this depth.
+# Depths below this are clamped to it, to keep the projection finite.
 NEAREST_M = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """A pinhole camera with square pixels and a principal point anywhere.
+    """A pinhole camera with square pixels and an arbitrary principal point.
 
-    `cx_px` and `cy_px` are column and row of the principal point.
+    `cx_px` and `cy_px` are the column and the row of the principal point.
     """
 
     width: int
@@ -41,7 +40,7 @@ class Lens:
 
     @classmethod
     def of(cls, camera: Camera) -> Lens:
-        """Return the lens of a camera of the device table: its principal point is the middle."""
+        """Return the lens of a camera in the device table, with a central principal point."""
         return cls(
             camera.width, camera.height, camera.focal_px, camera.width / 2, camera.height / 2
         )
@@ -51,17 +50,17 @@ def _model_lens(intrinsics: NDArray[np.float64]) -> Lens:
     return Lens(512, 256, *(float(intrinsics[at]) for at in ((0, 0), (0, 2), (1, 2))))
 
 
-# The model's two views, 512x256 each: pictures painted with them need no warp.
+# The model's two views, 512x256 each. Pictures rendered with these lenses need no warp.
 MED_LENS = _model_lens(MED_MODEL_INTRINSICS)
 WIDE_LENS = _model_lens(SBIG_MODEL_INTRINSICS)
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A lens and how it is mounted.
+    """A lens with its mounting.
 
-    `rpy_rad` is roll, pitch, yaw as in ``liveCalibration.rpyCalib`` (device from calib), `height_m`
-    the height over the road.
+    `rpy_rad` is roll, pitch, yaw as in ``liveCalibration.rpyCalib`` (device from calib).
+    `height_m` is the height above the road.
     """
 
     lens: Lens
@@ -70,9 +69,10 @@ class Mount:
 
 
 class Sight(NamedTuple):
-    """A camera at one moment.
+    """The pose of a camera at one time.
 
-    `right`, `down` and `forward` (columns, rows, optical axis) are the rows of camera from world.
+    `right`, `down` and `forward` are the rows of the camera-from-world rotation: the directions of
+    increasing columns and rows, and the optical axis.
     """
 
     lens: Lens
@@ -84,38 +84,38 @@ class Sight(NamedTuple):
     def turn(
         self, x: Floats | float, y: Floats | float, z: Floats | float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return vectors of the world as right, down and forward of the camera."""
+        """Return world vectors as right, down and forward components in the camera."""
         return _dot(self.right, x, y, z), _dot(self.down, x, y, z), _dot(self.forward, x, y, z)
 
     def reach(
         self, x_m: Floats | float, y_m: Floats | float, z_m: Floats | float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return points of the world as metres right, down and forward of the camera."""
+        """Return world points as metres right, down and forward of the camera."""
         x, y, z = self.origin_m
         return self.turn(x_m - x, y_m - y, z_m - z)
 
     def project(
         self, x_m: Floats | float, y_m: Floats | float, z_m: Floats | float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return pixel columns, rows and depths (m) of points of the world.
+        """Return pixel columns, rows and depths (m) of world points.
 
-        Points at or behind the lens are taken to be just before it.
+        Points at or behind the lens are projected as if they were just in front of it.
         """
         right, down, forward = self.reach(x_m, y_m, z_m)
         scale = self.lens.focal_px / np.maximum(forward, NEAREST_M)
         return self.lens.cx_px + scale * right, self.lens.cy_px + scale * down, forward
 
     def horizon_rows(self, columns: Floats) -> Floats:
-        """Return the row in which each column sees infinitely far on a level plane."""
+        """Return the row of the level horizon in each column."""
         lens = self.lens
         aside = (columns - lens.cx_px) / lens.focal_px
-        # A ray (aside, row, 1) is level where the world's down, column 2 of each row, is 0 in it.
+        # A ray (aside, row, 1) is level if its component along the world's down axis is 0.
         row = -(self.forward[2] + self.right[2] * aside) / self.down[2]
         return np.asarray(lens.cy_px + lens.focal_px * row)
 
 
 class View:
-    """Knows where a mounted camera looks."""
+    """A mounted camera: computes its rays, and its pose for a pose of the car."""
 
     def __init__(self, mount: Mount) -> None:
         self.lens = mount.lens
@@ -128,11 +128,11 @@ class View:
         """Return the direction of each column's ray at the horizon, rad to the right, (width,)."""
         lens = self.lens
         column = (np.arange(lens.width) - lens.cx_px) / lens.focal_px
-        # Rays in the road plane have no z in the calibrated frame: column 2 of the rotation.
+        # Rays parallel to the road have no z in the calibrated frame, column 2 of the rotation.
         row = -(self._forward[2] + self._right[2] * column) / self._down[2]
         ahead = self._forward[0] + self._right[0] * column + self._down[0] * row
         aside = self._forward[1] + self._right[1] * column + self._down[1] * row
-        # numpy's arctangent may differ in its last bits from one processor to the next.
+        # Rounding hides that numpy's arctangent can differ in the last bits between processors.
         return np.asarray(np.rint(np.arctan2(aside, ahead) * 2.0**30) / 2.0**30)
 
     def rays(self) -> tuple[Floats, Floats, Floats]:
@@ -147,12 +147,13 @@ class View:
         return parts[0], parts[1], parts[2]
 
     def sight(self, body: Body) -> Sight:
-        """Return the camera of a car at a moment."""
+        """Return the camera's pose for a state of the car."""
         turned = rotation((body.roll_rad, body.pitch_rad, body.heading_rad))
-        # The camera stands over the road, across to it: up is column 2 of world from calib, less.
+        # The camera is above the rear axle along the road's normal, the negated column 2 of the
+        # rotation.
         place = (body.x_m, body.y_m, body.z_m)
         x, y, z = (at - self.height_m * row[2] for at, row in zip(place, turned, strict=True))
-        # Rows of camera from calib, turned to camera from world.
+        # Combine camera from calib with calib from world.
         right, down, forward = (
             [one[0] * row[0] + one[1] * row[1] + one[2] * row[2] for row in turned]
             for one in (self._right, self._down, self._forward)
@@ -161,7 +162,7 @@ class View:
 
 
 def rotation(rpy_rad: tuple[float, float, float]) -> Rotation:
-    """Return ``rot_from_euler`` as rows, from the same figures on every processor."""
+    """Return the rows of ``rot_from_euler``, bit-identical on every processor."""
     (sr, sp, sy), (cr, cp, cy) = (part.tolist() for part in sin_cos(np.array(rpy_rad)))
     return [
         [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],

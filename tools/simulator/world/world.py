@@ -1,4 +1,8 @@
-"""A simulated world: a road with its lanes, and what it looks like."""
+"""A simulated world: a road with its lanes, and its appearance.
+
+`random_world` makes a world from a seed. Lateral offsets are relative to the reference line, the
+middle of the carriageway of our direction, and positive to the right.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ import numpy as np
 from tools.simulator.world.road import SIGHT_M, Road, straights_and_arcs
 from tools.simulator.world.scenery import Scenery, random_scenery
 
-# --- The lanes of our carriageway, what is painted between them, and where the asphalt ends ---
+# --- Lanes of our carriageway, markings between them, and edges of the asphalt -------------------
 
 WIDEST_COUNT = 4
 
 
 class MarkingKind(StrEnum):
-    """What a line looks like from above."""
+    """The pattern of a lane marking."""
 
     SOLID = "solid"
     DASHED = "dashed"
@@ -29,14 +33,14 @@ class Marking:
     """One line along the road.
 
     Attributes:
-        offset_m: of its middle from the reference line, to the right.
-        kind: what is painted.
-        is_yellow: else white.
-        wear: share of the paint that is gone, 0..1.
-        gaps: stretches of arc length without paint: begin, end; in order.
-        line_m: width of one line; a double one has two, a line apart.
+        offset_m: offset of its centre from the reference line, positive to the right.
+        kind: pattern of the paint.
+        is_yellow: whether the paint is yellow rather than white.
+        wear: share of worn-off paint, 0..1.
+        gaps: stretches of arc length without paint, as (begin, end) in order.
+        line_m: width of one line; a double line is two lines, one line width apart.
         dash_m: length of a dash.
-        period_m: from the beginning of a dash to that of the next; dashes begin at its multiples.
+        period_m: distance between the beginnings of two dashes; dashes begin at its multiples.
     """
 
     offset_m: float
@@ -51,12 +55,14 @@ class Marking:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of our direction, numbered from the left, 0 first.
+    """The lanes of our direction, numbered from 0 at the left.
 
     Attributes:
-        markings: count + 1, left to right: the borders of the lanes.
-        left_edge_m: offset of the end of the asphalt; beyond the oncoming lanes, if there are any.
-        opposite: markings left of ours, left to right: those of oncoming lanes.
+        width_m: width of each lane.
+        count: number of lanes.
+        markings: the count + 1 borders of the lanes, left to right.
+        left_edge_m, right_edge_m: offsets of the edges of the asphalt, oncoming lanes included.
+        opposite: markings of oncoming lanes, which are left of ours, left to right.
     """
 
     width_m: float
@@ -76,21 +82,22 @@ class Lanes:
         return (lane - 0.5 * (self.count - 1)) * self.width_m
 
     def lane_at(self, offset_m: float) -> int:
-        """Return the lane of an offset; off the carriageway the nearest one."""
+        """Return the lane at an offset; off the carriageway, the nearest one."""
         lane = int(offset_m / self.width_m + 0.5 * self.count + WIDEST_COUNT) - WIDEST_COUNT
         return min(max(lane, 0), self.count - 1)
 
     def beside(self, lane: int) -> tuple[Marking | None, ...]:
-        """Return the model's four lines: far left, left, right, far right of a lane."""
+        """Return the model's four lines for a lane: far left, left, right, far right."""
         padded = (None, *self.painted, None)
         first = len(self.opposite) + lane
         return padded[first : first + 4]
 
 
 def random_lanes(rng: np.random.Generator, length_m: float, speed_limit_mps: float) -> Lanes:
-    """Return the lanes of a random road; those of a longer one begin alike.
+    """Return the lanes of a random road.
 
-    Gaps of the paint are drawn as far as `length_m`. Fast roads have more and wider lanes, and more
+    Gaps in the paint are drawn up to `length_m`; with the same generator state, the gaps of a
+    longer road begin with those of a shorter one. Fast roads have more and wider lanes, and more
     paint.
     """
     look, breaks = rng.spawn(2)
@@ -101,7 +108,7 @@ def random_lanes(rng: np.random.Generator, length_m: float, speed_limit_mps: flo
     border = 0.5 * count * width
     shoulders = _shoulder(look, fast), _shoulder(look, fast)
     oncoming = width * (2 if count > 1 and look.random() < 0.5 else 1) if is_two_way else 0.0
-    # Unpainted roads are slow ones; one worn line is more frequent than all worn.
+    # Only slow roads are unpainted. A single worn line is more frequent than worn lines throughout.
     is_bare = look.random() < 0.12 * (1.0 - fast)
     has_edge_lines = look.random() < 0.55 + 0.45 * fast
     wear = 0.7 * look.random() * look.random()
@@ -161,12 +168,12 @@ def _lane_count(rng: np.random.Generator, fast: float, is_two_way: bool) -> int:
 
 
 def _shoulder(rng: np.random.Generator, fast: float) -> float:
-    """Return how far the asphalt goes on beyond the last line, m."""
+    """Return the width of the asphalt beyond the outermost line, m."""
     return float(0.15 + (0.8 + 3.2 * fast) * rng.random() * rng.random())
 
 
 def _gaps(rng: np.random.Generator, length_m: float) -> tuple[tuple[float, float], ...]:
-    """Return stretches without paint, of 10 to 130 m; half of the lines have none."""
+    """Return stretches without paint, 10 to 130 m long; half of the lines have none."""
     gaps = []
     spacing = 250.0 + 1500.0 * rng.random()
     at = 1e9 if rng.random() < 0.5 else spacing * rng.random()
@@ -177,15 +184,15 @@ def _gaps(rng: np.random.Generator, length_m: float) -> tuple[tuple[float, float
     return tuple(gaps)
 
 
-# Speed limits of the kinds of roads, m/s: in towns, between them, and for cars only; and how many
-# roads of a hundred are of each kind.
+# Ranges of the speed limit in towns, on rural roads and on motorways, m/s, and the cumulative
+# shares of the first two.
 _LIMITS_MPS = ((12.0, 17.0), (17.0, 27.0), (27.0, 36.0))
 _SHARES = (0.2, 0.65)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A world of a seed. Its lanes are the same everywhere, and sharp curves are slower."""
+    """A random world, determined by its seed. Its lanes are the same along the whole road."""
 
     seed: int
     road: Road
@@ -195,9 +202,9 @@ class World:
 
 
 def random_world(seed: int, length_m: float) -> World:
-    """Return the world of a seed; a longer one begins with the shorter one, bit by bit.
+    """Return the world of a seed, with a road beyond `length_m`.
 
-    The road goes on beyond `length_m`. The seed is not negative.
+    A longer world begins with the shorter one, bit by bit. The seed must not be negative.
     """
     kind, plan, across, look = (np.random.default_rng((seed, part)) for part in range(4))
     drawn = kind.random()

@@ -20,13 +20,13 @@ from tools.simulator.training.losses import (
     HIGHEST,
     LOWEST,
     choice_loss,
+    displacement_loss,
     head_loss,
     hint_loss,
     lead_loss,
     line_loss,
     reading_loss,
     total_loss,
-    way_loss,
 )
 from tools.simulator.training.networks.cells import (
     COLUMNS,
@@ -36,7 +36,7 @@ from tools.simulator.training.networks.cells import (
     line_columns,
 )
 from tools.simulator.training.networks.parts import call_rounded, fold_norms
-from tools.simulator.training.networks.sweep import WAYS, way_of
+from tools.simulator.training.networks.sweep import DISPLACEMENTS, displacement_of
 
 LINE = Head("line", "gaussian", (3,))
 NOWHERE = torch.full((1, 2, 16, 32), -14.0)
@@ -129,9 +129,12 @@ def test_loss_is_least_where_cells_say_where_lines_are() -> None:
 
 def test_way_loss_is_least_at_the_true_way() -> None:
     target = straight(20.0)
-    steps = way_of(singles(20.0), singles(1.25))[0]
-    ways = 8.0 * torch.eye(WAYS)
-    losses = [way_loss(ways[None, index], target).item() for index in range(WAYS)]
+    steps = displacement_of(singles(20.0), singles(1.25))[0]
+    displacements = 8.0 * torch.eye(DISPLACEMENTS)
+    losses = [
+        displacement_loss(displacements[None, index], target).item()
+        for index in range(DISPLACEMENTS)
+    ]
     assert int(np.argmin(losses)) == round(float(steps))
 
 
@@ -183,11 +186,14 @@ def test_readings_of_the_car_are_judged_in_both_views_where_there_is_one() -> No
 
 
 def test_all_parts_are_helped() -> None:
-    outputs = {"cells": torch.zeros(1, 2, 7, 16, 32), "ways": torch.zeros(1, WAYS)}
+    outputs = {
+        "cells": torch.zeros(1, 2, 7, 16, 32),
+        "displacements": torch.zeros(1, DISPLACEMENTS),
+    }
     outputs["lead_readings"] = torch.zeros(1, 2, 2)
     losses = hint_loss(outputs, straight(10.0))
-    assert {*losses} == {"line_cells", "lead_cells", "lead_readings", "way"}
-    assert losses["way"].item() == pytest.approx(np.log(WAYS), rel=1e-5)
+    assert {*losses} == {"line_cells", "lead_cells", "lead_readings", "displacement"}
+    assert losses["displacement"].item() == pytest.approx(np.log(DISPLACEMENTS), rel=1e-5)
 
 
 def correlated(generator: torch.Generator) -> tuple[torch.Tensor, ...]:

@@ -153,7 +153,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
         process.send_signal(signal.SIGINT)
         _, error = process.communicate()
     assert process.returncode == 130
-    assert f"go on with: modeld train {directory} --resume" in error
+    assert f"resume with: modeld train {directory} --resume" in error
     assert "Traceback" not in error
     seeds = f"--seed: expected 7, with which the training in {directory} began, found 1"
     for options, said in (

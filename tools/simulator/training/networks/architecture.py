@@ -1,4 +1,7 @@
-"""What the networks in torch and the ONNX files share: sizes, groups of heads, rounded weights."""
+"""The architecture shared by networks in torch and ONNX files: sizes, head groups, rounding.
+
+It is plain data without torch. Matrices can be stored as int8 with a scale for each output.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from tools.simulator.training.heads import VISION_HEADS, Head, places_in_output
 
 VIEW_CHANNELS = 12
 VIEW_SHAPE = (VIEW_CHANNELS, 128, 256)
-# Bytes to about [-2, 2].
+# Offset and scale that bring bytes to about [-2, 2].
 MIDDLE, SPREAD = 127.5, 63.75
-# torch's own, of both normalisations.
+# Epsilon of both normalisations, torch's default.
 NORM_EPSILON = 1e-5
-# The way that the road has moved, in steps, to about 0..8, and the readings of the car ahead and of
-# curves, to about -12..12: to be heard among a thousand others.
-WAY_SCALE = 1.0 / 4.0
+# Scales of single inputs among a thousand others, large enough to have an effect: the road's
+# displacement, to about 0..8, and readings of the car ahead and of curves, to about -12..12.
+DISPLACEMENT_SCALE = 1.0 / 4.0
 READING_SCALE = 4.0
 
 
 class Step(NamedTuple):
-    """One step of the trunk: a 3x3 convolution, or two of them next to a shortcut (stride 1)."""
+    """One step of the trunk: a 3x3 convolution, or two with a shortcut (stride 1)."""
 
     kind: Literal["conv", "residual"]
     channels: int
@@ -32,14 +35,15 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepSize:
-    """How the frames of the road view are compared; where is in `sweep`.
+    """The size of the network part that measures the road's displacement (see `sweep`).
 
     Attributes:
-        channels: that are compared, and of each convolution before.
-        kernel: of the first convolution.
-        more: 3x3 convolutions after it. Of 300 unseen moments, after 200 steps of 32, the way with
-            the highest score was within 2 of 32 steps of the true one for 51 % with none, 70 % with
-            one and 84 % with two; finer rows changed nothing, 16 channels gave 87 % (2026-11-23).
+        channels: number of compared channels, also of the convolutions before.
+        kernel: size of the first convolution.
+        more: number of 3x3 convolutions after it. For 300 unseen samples, after 200 steps of 32,
+            the best displacement was within 2 of 32 steps of the true one for 51 % with none, 70 %
+            with one and 84 % with two. Finer rows had no effect; 16 channels gave 87 %
+            (2026-11-23).
     """
 
     channels: int = 8
@@ -49,12 +53,12 @@ class SweepSize:
 
 @dataclass(frozen=True, slots=True)
 class CellsSize:
-    """How lines and the car ahead are read: where among 16x32 cells each is.
+    """The size of the part that locates lines and the car ahead in a grid of 16x32 cells.
 
     Attributes:
-        step: of the trunk that makes the cells; what comes after it says what is around them.
-        channels: of the convolution that is read.
-        lead: hidden units between what the cells of the car ahead look like and its readings.
+        step: step of the trunk whose output is used as cells; later steps provide their context.
+        channels: number of channels of the convolution before the output.
+        lead: number of hidden units from the features of the car ahead to its readings.
     """
 
     step: int = 3
@@ -64,11 +68,11 @@ class CellsSize:
 
 @dataclass(frozen=True, slots=True)
 class VisionSize:
-    """How large the vision network is.
+    """The size of the vision network.
 
-    `steps` of each view end at 8x16. `joint` are channels of both views together at 4x8, `neck`
-    those that the layer that knows places reads. `curves`, `lines`, `others` and `plan` are hidden
-    units.
+    `steps` reduce each view to 8x16. `joint` is the number of channels of both views together, at
+    4x8, and `neck` the number that the position-dependent layer receives. `curves`, `lines`,
+    `others` and `plan` are hidden units.
     """
 
     steps: tuple[Step, ...] = (
@@ -91,10 +95,11 @@ class VisionSize:
 
 @dataclass(frozen=True, slots=True)
 class PolicySize:
-    """How large the policy is.
+    """The size of the policy.
 
-    `row` values are learnt from each row of the features, next to what vision's head, of `lead`
-    hidden units, reports of the car ahead. `plan` has as many hidden units as vision's head.
+    `row` values are learnt from each row of features; vision's lead head, with `lead` hidden
+    units, adds values of the car ahead. `past` is the width of the layers that combine all rows.
+    `plan` must equal the hidden units of vision's plan head.
     """
 
     row: int = 16
@@ -120,33 +125,32 @@ _GROUPS = {
     ),
 }
 _HEADS = {head.name: head for head in VISION_HEADS}
-# Heads that share hidden units; each of VISION_HEADS stands in one group.
+# Heads that share hidden units; each head of VISION_HEADS is in one group.
 HEAD_GROUPS: dict[str, tuple[Head, ...]] = {
     group: tuple(_HEADS[name] for name in names) for group, names in _GROUPS.items()
 }
-# Outputs of that group that the policy hears, too: where the car ahead is now, x and y, its speed
-# and acceleration, and how likely it is there.
-TOLD_OF_LEAD = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)
+# Outputs of the lead group that the policy receives: present x and y of the car ahead, its speed
+# and acceleration, and its probability.
+LEAD_OUTPUTS = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)
 
-# --- Weights of 8 bits: whole numbers from -127 to 127, and a scale for each output -----------
+# --- Weights of 8 bits: integers from -127 to 127, and a scale for each output -------------------
 #
 #     scale = largest |weight| of the output / 127        weight = number * scale
 #
-# Numbers are symmetric, so that 0 is 0. What is rounded already stays as it is, also when an output
-# is multiplied by something: its scale takes it.
+# The numbers are symmetric, so 0 is exact. Rounding a rounded weight again does not change it, even
+# if an output was multiplied by a factor, which only changes its scale.
 
 LARGEST = 127
-# The scale of an output whose weights are all 0; any would do.
+# The scale of an output whose weights are all 0; any value would do.
 LEAST_SCALE = 1e-12
 
 
 def in_eight_bits(
     weight: NDArray[np.floating[Any]], outputs: int = 0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return the numbers of a weight and their scales.
+    """Return a finite weight as int8 numbers of the same shape, and their scales.
 
-    Numbers have the shape of the weight, scales are (outputs,) along that axis. The weight is
-    finite.
+    Scales are (outputs,), along the axis `outputs`.
     """
     others = tuple(axis for axis in range(weight.ndim) if axis != outputs)
     largest = np.abs(weight).max(axis=others, keepdims=True).astype(np.float64)

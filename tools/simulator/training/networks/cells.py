@@ -1,4 +1,8 @@
-"""The cells in which lines and the car ahead are looked for, and their places."""
+"""Positions of lines and of the car ahead in the cells of the views, computed from targets.
+
+Each view is divided into 16x32 cells of 16x16 pixels. The vision network locates a line by one cell
+in each row, and the car ahead by one cell. These functions return the true positions for training.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from tools.simulator.world.view import MED_LENS, WIDE_LENS, Lens
 
 ROWS, COLUMNS = 16, 32
 CELL_PX = 16
-# Four lane lines, two edges.
+# Four lane lines and two road edges.
 LINES = 6
-# How far a car is and how much nearer it comes.
+# Distance and growth of the car ahead.
 LEAD_READINGS = 2
-# A car this far reads 0, m; one that grows by this share from frame to frame reads 1; at most so.
+# Distance (m) with the reading 0, growth between frames with the reading 1, and largest reading.
 _LEAD_M, _GROWTH, _MOST_GROWTHS = 20.0, 0.05, 3.0
-# Along the road: from what the wide view shows to where a lane is two cells wide.
+# Distances along the road, from the start of the wide view to where a lane is two cells wide.
 _DISTANCES_M = 4.5 * 1.06 ** np.arange(52)
 _MIDDLES = CELL_PX * (np.arange(ROWS) + 0.5)
 _PLACES = places_in_target(VISION_TARGETS)
@@ -25,24 +29,23 @@ _LENSES = (MED_LENS, WIDE_LENS)
 
 
 def column_scale() -> Singles:
-    """Return what the columns count as when a line's column is read, (32,): -8 to 8.
+    """Return the values of columns when a line's position is computed, (32,): -8 to 8.
 
-    Where lines are shall be heard among a thousand other features, so it is larger than those.
+    The range is larger than that of the thousand other features, to give positions more effect.
     """
     return (0.5 * (np.arange(COLUMNS) + 0.5 - 0.5 * COLUMNS)).astype(np.float32)
 
 
 def line_columns(targets: Singles) -> Singles:
-    """Return where lines cross the middles of rows, in cells from the left, (n, 2, 6, 16).
+    """Return the columns where lines cross the centres of rows, in cells, (n, 2, 6, 16).
 
-    NaN where there is no line, or it is not in the picture.
-
-    `targets` are (n, size) in their own units.
+    It is NaN where a line is absent or outside the picture. `targets` (n, size) are in their own
+    units.
     """
     lines = targets[:, _PLACES["lane_lines"]].reshape(-1, 4, 33, 2)
     edges = targets[:, _PLACES["road_edges"]].reshape(-1, 2, 33, 2)
     places = np.concatenate([lines, edges], axis=1).astype(np.float64)
-    # Linear between the model's distances, NaN where either end is.
+    # Interpolate linearly between the model's distances; NaN if either end is NaN.
     after = np.clip(np.searchsorted(X_IDXS, _DISTANCES_M), 1, 32)
     share = (_DISTANCES_M - X_IDXS[after - 1]) / (X_IDXS[after] - X_IDXS[after - 1])
     at = places[:, :, after - 1] * (1.0 - share[:, None]) + places[:, :, after] * share[:, None]
@@ -50,17 +53,15 @@ def line_columns(targets: Singles) -> Singles:
 
 
 def row_scale() -> Singles:
-    """Return what the rows count as when a car's row is read, (16,): -4 to 4."""
+    """Return the values of rows when the lead car's position is computed, (16,): -4 to 4."""
     return (0.5 * (np.arange(ROWS) + 0.5 - 0.5 * ROWS)).astype(np.float32)
 
 
 def lead_places(targets: Singles) -> Singles:
-    """Return where the rear of the car ahead stands on the road, in cells, (n, 2, 2).
+    """Return where the rear of the car ahead touches the road, in cells, (n, 2, 2).
 
-    Column from the left and row from the top, in both views; NaN where there is no car, or where
-    it is not in the picture.
-
-    `targets` are (n, size) in their own units.
+    The last axis is column and row in each view, from the top left. It is NaN without a car, or
+    if the car is outside the picture. `targets` (n, size) are in their own units.
     """
     lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
     is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5
@@ -73,7 +74,7 @@ def lead_places(targets: Singles) -> Singles:
             scale = lens.focal_px / max(ahead, 1.0)
             column = (lens.cx_px + scale * aside) / CELL_PX
             row = (lens.cy_px + scale * float(np.mean(below))) / CELL_PX
-            # Of a car that is near, the lowest row of the picture stands for where it stands.
+            # The rear of a near car is below the picture, so it is placed in the lowest row.
             row = min(row, ROWS - 0.5)
             if 0.0 <= column < COLUMNS and row >= 0.0:
                 found[index, view] = column, row
@@ -81,12 +82,10 @@ def lead_places(targets: Singles) -> Singles:
 
 
 def lead_readings(targets: Singles) -> Singles:
-    """Return how far the car ahead is and how it grows, (n, 2); NaN where there is none.
+    """Return the readings of the car ahead, (n, 2); NaN without a car.
 
-    The logarithm of its distance in units of 20 m, and by how many times 5 % it grows from the
-    older frame to the newer one.
-
-    `targets` are (n, size) in their own units.
+    They are the logarithm of its distance in units of 20 m, and its growth from the older to the
+    newer frame in units of 5 %. `targets` (n, size) are in their own units.
     """
     lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
     is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5
@@ -97,11 +96,11 @@ def lead_readings(targets: Singles) -> Singles:
 
 
 def _crossings(at: NDArray[np.float64], lens: Lens) -> NDArray[np.float64]:
-    """Return where lines, (n, 6, distances, 2), cross the rows of a view, (n, 6, 16)."""
+    """Return where lines (n, 6, distances, 2) cross the rows of a view, (n, 6, 16)."""
     scale = lens.focal_px / _DISTANCES_M
     columns = (lens.cx_px + scale * at[..., 0]) / CELL_PX
     rows = lens.cy_px + scale * at[..., 1]
-    # Behind a crest the road is hidden: only what rises in the picture is seen.
+    # Drop points that are hidden behind a crest, those that do not rise in the picture.
     rows = np.minimum.accumulate(np.where(np.isfinite(rows), rows, np.inf), axis=-1)
     found = np.full((*at.shape[:2], ROWS), np.nan)
     for index in np.ndindex(at.shape[:2]):

@@ -1,9 +1,10 @@
-"""The two networks in torch: vision sees two pairs of frames, policy looks back over five seconds.
+"""The two networks in torch: vision for two frames of each view, policy for five seconds.
 
-Both views go through the same convolutions, which find markings, edges and motion wherever they
-are; then a layer that knows places reads both. The policy bends the plan that vision's own head
-gives: it begins as that head, and learns what only the past can tell, such as a lane change under
-way.
+    views -> `Vision` -> `hidden_state`, heads        features, desires -> `Policy` -> plan, desire
+
+Both views share the convolutions, which detect markings, edges and motion anywhere in a picture.
+A position-dependent layer then combines both. The policy starts as a copy of vision's plan head. It
+learns to modify that plan by what only the past shows, such as a lane change in progress.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from tools.simulator.training.heads import (
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
     HEAD_GROUPS,
+    LEAD_OUTPUTS,
     LEADS,
     MIDDLE,
     POLICY_SIZE,
     READING_SCALE,
     SPREAD,
-    TOLD_OF_LEAD,
     VIEW_CHANNELS,
     VIEW_SHAPE,
     VISION_SIZE,
@@ -53,24 +54,25 @@ from tools.simulator.training.networks.parts import (
 
 
 class Seen(NamedTuple):
-    """The output of a trunk: `hidden_state` (n, 512), and the logits of its parts.
+    """The output of a trunk: `hidden_state` (n, 512), and the outputs of its parts.
 
     Attributes:
-        cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
-        ways: (n, 32).
-        lead: (n, 2, 2) of each view, as `cells.lead_readings`.
-        for_curves: (n, 2) the output of `heads.FOR_CURVES`.
+        hidden: (n, 512).
+        cells: (n, 2, 7, 16, 32) logits by view, by six lines and the car ahead, and by cell.
+        displacements: (n, 32) logits of the road's displacement.
+        lead: (n, 2, 2) readings by view, see `cells.lead_readings`.
+        for_curves: (n, 2) output of `heads.FOR_CURVES`.
     """
 
     hidden: Tensor
     cells: Tensor
-    ways: Tensor
+    displacements: Tensor
     lead: Tensor
     for_curves: Tensor
 
 
 class Trunk(nn.Module):
-    """What sees: both views to `hidden_state`."""
+    """The part of vision from both views to `hidden_state`."""
 
     def __init__(self, size: VisionSize = VISION_SIZE) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class Trunk(nn.Module):
         self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
         self.neck = ConvNorm(size.joint, size.neck, 1)
         read = 2 * (2 * LINES * ROWS + 3 + channels + LEAD_READINGS)
-        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
+        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.DISPLACEMENTS + 1
         self.curves = TwoLayers(inputs, size.curves, FOR_CURVES.width)
         self.places = nn.Linear(inputs + FOR_CURVES.size, HIDDEN_WIDTH)
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)
@@ -91,14 +93,14 @@ class Trunk(nn.Module):
     def forward(self, views: Tensor) -> Tensor:
         """Return `hidden_state`, (n, 512).
 
-        `views` are (n, 2, 12, 128, 256), road and wide, bytes brought to about [-2, 2].
+        `views` (n, 2, 12, 128, 256) are road and wide, with bytes scaled to about [-2, 2].
         """
         return self.see(views).hidden
 
     def see(self, views: Tensor) -> Seen:
-        """Return all that is seen in views as `forward` has them."""
+        """Return all outputs for views, which are those of `forward`."""
         count = views.shape[0]
-        way, ways = self.sweep(views[:, 0])
+        displacement, displacements = self.sweep(views[:, 0])
         x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
         cells = x
         for index, step in enumerate(self.steps):
@@ -111,14 +113,14 @@ class Trunk(nn.Module):
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
         x = torch.relu_(self.neck(torch.relu_(self.joint(x))))
         with torch.autocast("cpu", enabled=False):
-            found = torch.cat([x.flatten(1).float(), read, way], 1)
+            found = torch.cat([x.flatten(1).float(), read, displacement], 1)
             curves = self.curves(found)
             found = torch.cat([found, curves[:, : FOR_CURVES.size] * READING_SCALE], 1)
-            return Seen(self.norm(self.places(found)), logits, ways, lead, curves)
+            return Seen(self.norm(self.places(found)), logits, displacements, lead, curves)
 
 
 class PlanHead(nn.Module):
-    """`hidden_state`, and what the past adds, to the plan."""
+    """Layers from `hidden_state`, and optionally a term from the past, to the plan."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -128,16 +130,16 @@ class PlanHead(nn.Module):
         begin_small(self.last)
 
     def forward(self, feature: Tensor, past: Tensor | None = None) -> Tensor:
-        """Return the plan's output (n, 990) in units of the scaling, of features (n, 512).
+        """Return the plan's output (n, 990) in units of the scaling, from features (n, 512).
 
-        `past` (n, hidden) is added before the second layer's bend; None adds nothing.
+        `past` (n, hidden) is added to the second layer's output; None adds nothing.
         """
         x = self.second(torch.relu(self.first(feature)))
         return self.last(torch.relu(x if past is None else x + past))
 
 
 class Vision(nn.Module):
-    """The trunk, its heads, and the plan's head that it is trained with."""
+    """The trunk, its heads, and the plan head that is trained with it."""
 
     def __init__(self, size: VisionSize = VISION_SIZE) -> None:
         super().__init__()
@@ -153,14 +155,18 @@ class Vision(nn.Module):
         self.plan = PlanHead(size.plan)
 
     def forward(self, views: Tensor) -> dict[str, Tensor]:
-        """Return the output of each head by its name, `plan`, and what `Seen` has.
+        """Return the output of each head by name, the plan, and the parts of `Seen`.
 
         `views` are those of `Trunk.forward`.
         """
         seen = self.trunk.see(views)
-        found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
+        found = {
+            "hidden_state": seen.hidden,
+            "cells": seen.cells,
+            "displacements": seen.displacements,
+        }
         found["lead_readings"], found[FOR_CURVES.name] = seen.lead, seen.for_curves
-        # Heads are a small part of the work, and metres want more than eight bits.
+        # Heads are cheap, and metres need more than the eight bits of bfloat16.
         with torch.autocast("cpu", enabled=False):
             found["plan"] = self.plan(seen.hidden)
             for group, heads in HEAD_GROUPS.items():
@@ -172,37 +178,37 @@ class Vision(nn.Module):
 
 
 class Policy(nn.Module):
-    """Five seconds of features and desires to plan and desire.
+    """The network from five seconds of features and desires to plan and desire state.
 
-    What vision's head tells of the car ahead is taken from it and does not learn: how fast that car
-    comes nearer shows in it on cars that no drive had, which 512 values of a row leave to be learnt
-    from some hundred of them (ADR 0098).
+    The layers for the car ahead are copied from vision's head and not trained. Vision learns a
+    car's approach from many cars, but the drives contain only some hundred cars, too few to learn
+    it from 512 values per row (ADR 0098).
     """
 
     def __init__(self, size: PolicySize = POLICY_SIZE) -> None:
         super().__init__()
         self.row = nn.Linear(HIDDEN_WIDTH, size.row)
-        self.lead = TwoLayers(HIDDEN_WIDTH, size.lead, len(TOLD_OF_LEAD)).requires_grad_(False)
-        inputs = HISTORY_ROWS * (size.row + len(TOLD_OF_LEAD) + DESIRE_LENGTH) + 2
+        self.lead = TwoLayers(HIDDEN_WIDTH, size.lead, len(LEAD_OUTPUTS)).requires_grad_(False)
+        inputs = HISTORY_ROWS * (size.row + len(LEAD_OUTPUTS) + DESIRE_LENGTH) + 2
         self.past = nn.Linear(inputs, size.past)
         self.mix = nn.Linear(size.past, size.past)
         self.bend = nn.Linear(size.past, size.plan)
         self.desire = nn.Linear(size.past, DESIRE_STATE.width)
         self.plan = PlanHead(size.plan)
-        # At first the past says nothing, and the plan is that of vision's head.
+        # Initially the past has no effect, so the plan equals that of vision's head.
         nn.init.zeros_(self.bend.weight)
         nn.init.zeros_(self.bend.bias)
 
     def begin_as(self, vision: Vision) -> None:
-        """Copy a vision's head of the plan, and its head of leads."""
+        """Copy the plan head and the lead head of a vision network."""
         self.plan.load_state_dict(vision.plan.state_dict())
-        told = vision.heads[LEADS].state_dict()
+        state = vision.heads[LEADS].state_dict()
         for name in ("last.weight", "last.bias"):
-            told[name] = told[name][list(TOLD_OF_LEAD)]
-        self.lead.load_state_dict(told)
+            state[name] = state[name][list(LEAD_OUTPUTS)]
+        self.lead.load_state_dict(state)
 
     def forward(self, desires: Tensor, convention: Tensor, features: Tensor) -> dict[str, Tensor]:
-        """Return the output of each head by its name.
+        """Return the output of each head by name.
 
         Args:
             desires: (n, 25, 8) pulses, oldest first.
@@ -225,13 +231,13 @@ def _step(inputs: int, step: Step) -> nn.Module:
 
 
 def as_input(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return bytes as what the networks take, about [-2, 2]; channels lie together in memory.
+    """Return images as input of the networks, about [-2, 2], in channels-last memory order.
 
     From (n, 2, 12, 128, 256) uint8 to `dtype`, of the same shape.
     """
     count, views, channels, high, wide = images.shape
     found = torch.empty((count, views, high, wide, channels), dtype=dtype)
-    # One by one, as what is done to one stays in a core's cache.
+    # One image at a time stays in a core's cache.
     for one, image in zip(found, images, strict=True):
         last = image.permute(0, 2, 3, 1).contiguous().to(dtype)
         one.copy_(last.sub_(MIDDLE).mul_(1.0 / SPREAD))
@@ -239,7 +245,7 @@ def as_input(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def folded(vision: Vision) -> Vision:
-    """Return a vision that no longer learns: its convolutions have taken their norms in."""
+    """Return a copy for inference, with norms folded into the convolutions."""
     found = copy.deepcopy(vision).eval().to(memory_format=torch.channels_last)
     for part in found.modules():
         if isinstance(part, ConvNorm):
@@ -249,11 +255,11 @@ def folded(vision: Vision) -> Vision:
 
 
 def fast_dtype() -> torch.dtype:
-    """Return bfloat16 where this processor multiplies it itself, else float32."""
+    """Return bfloat16 if this processor multiplies it natively, else float32."""
     is_half = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if is_half else torch.float32
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-    """Return the weights of a network by their names."""
+    """Return the weights of a network by name."""
     return {name: np.asarray(value.numpy()) for name, value in network.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The optimizer Muon, and a running average of weights, steadier than those of any one step."""
+"""The optimizer Muon, and a running average of weights, which varies less than single steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DECAY = 0.998
 
 
 class Average:
-    """Keeps an exponential average of everything in a network's state."""
+    """An exponential moving average of a network's state."""
 
     def __init__(self, network: nn.Module, decay: float = DECAY) -> None:
         self._decay = decay
@@ -24,7 +24,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
-        """Take the weights of one more step; early ones are forgotten sooner."""
+        """Add the weights of one step; early steps have a shorter memory."""
         self._steps += 1
         decay = min(self._decay, (1.0 + self._steps) / (10.0 + self._steps))
         for name, value in network.state_dict().items():
@@ -35,40 +35,40 @@ class Average:
                 kept.copy_(value)
 
     def saved(self) -> dict[str, Any]:
-        """Return all of it for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"steps": self._steps, "state": self.state}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._steps = int(saved["steps"])
         self.state = dict(saved["state"])
 
 
-# --- Muon -------------------------------------------------------------------------------------
-# Muon turns all directions of a weight equally far in each step (K. Jordan and others, 2024). The
-# size of a step is that of J. Liu and others ("Muon is scalable for LLM training", 2025), which
-# uses Adam's learning rates. torch's own rejects kernels of convolutions and multiplies in
-# bfloat16, which many processors do not do themselves.
+# --- Muon ----------------------------------------------------------------------------------------
+# Muon moves all directions of a weight equally far in each step (K. Jordan and others, 2024). The
+# step size follows J. Liu and others ("Muon is scalable for LLM training", 2025), so that Adam's
+# learning rates apply. torch's own Muon rejects convolution kernels and multiplies in bfloat16,
+# which many processors do not support.
 #
 #     gradient -> mean of gradients -> nearest matrix with all singular values 1 -> step
 
 MOMENTUM = 0.95
-# Jordan's: after five rounds singular values from 0.01 of the largest on are in about 0.7..1.2.
+# Jordan's coefficients: five rounds bring singular values above 0.01 of the largest to 0.7..1.2.
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.775, 2.0315
-# Root of the mean square of a step, in units of the rate. Adam's is 0.2 (Liu and others); 0.4 and
-# 0.8 learnt alike, and faster (ADR 0098).
+# Root mean square of a step, in units of the rate. Adam's is 0.2 (Liu and others); 0.4 and 0.8
+# learnt equally well, and faster than 0.2 (ADR 0098).
 _STEP = 0.6
-# A weight with fewer rows or columns has no directions to speak of.
+# A weight with fewer rows or columns is left to the other optimizer.
 _LEAST_WIDTH = 8
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal.
+    """Momentum with orthogonalised steps.
 
-    The first dimension of each weight counts outputs; the rate is comparable to Adam's and the
-    weight decay is decoupled from the gradient. Directions are computed in `dtype`: bfloat16, where
-    a processor multiplies it, is as good as any (Jordan).
+    The first dimension of each weight is its outputs. The rate is comparable to Adam's, and weight
+    decay is decoupled from the gradient. Steps are computed in `dtype`; bfloat16 is accurate
+    enough (Jordan).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Muon(torch.optim.Optimizer):
         """Do one step along the gradients.
 
         Raises:
-            ValueError: `closure` was given; what it would measure is not needed.
+            ValueError: `closure` was given, which is not supported.
         """
         if closure is not None:
             raise ValueError("closure: expected None, as nothing here asks for the loss again")
@@ -97,7 +97,7 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[weight]
                 mean = state.setdefault("mean", torch.zeros_like(weight))
                 mean.lerp_(weight.grad, 1.0 - MOMENTUM)
-                # Nesterov's: where the mean will be after this gradient once more.
+                # Nesterov momentum: the mean as if this gradient were applied once more.
                 ahead = weight.grad.lerp(mean, MOMENTUM).flatten(1)
                 turned = orthogonal(ahead, self._dtype)
                 weight.mul_(1.0 - group["lr"] * group["weight_decay"])
@@ -106,10 +106,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return about the nearest matrix whose singular values are all 1, by Newton and Schulz.
+    """Return an approximation of the nearest matrix with all singular values 1 (Newton-Schulz).
 
-    The result is (m, n) of `dtype`; singular values are about 0.7 to 1.2, and 0 where `matrix` is
-    0.
+    The result is (m, n) of `dtype`. Its singular values are about 0.7 to 1.2, and 0 where those
+    of `matrix` are 0.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
@@ -121,9 +121,9 @@ def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def split(network: nn.Module, last: str) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the weights that turn what is hidden into what is hidden, and all others.
+    """Return the weights of hidden layers, for Muon, and all others, for Adam.
 
-    `last` names the output layers, which learn as Adam does.
+    `last` names the output layers, which belong to the others.
     """
     hidden: list[Tensor] = []
     others: list[Tensor] = []

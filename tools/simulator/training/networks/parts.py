@@ -1,6 +1,6 @@
-"""Parts of the networks: convolutions, what looks for motion, lines and the car ahead; rounding.
+"""Parts of the networks: convolutions, motion, lines, the car ahead; and weights of 8 bits.
 
-`sweep` and `cells` define the places; these parts learn to see there.
+`sweep` and `cells` define the positions at which these parts look.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from tools.simulator.training.networks import sweep
 from tools.simulator.training.networks.architecture import (
+    DISPLACEMENT_SCALE,
     LARGEST,
     LEAST_SCALE,
     READING_SCALE,
     VIEW_CHANNELS,
-    WAY_SCALE,
     CellsSize,
     SweepSize,
 )
@@ -30,12 +30,12 @@ from tools.simulator.training.networks.cells import (
     row_scale,
 )
 
-# Scores have a deviation of 1: with more, a choice between ways begins as a wrong one.
+# Scores have a deviation of 1. A larger initial weight would start with a confident wrong choice.
 _FIRST_TRUST = 0.6
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, "same"-like padding, and batch normalisation."""
+    """A convolution without bias, with padding of half the kernel, and batch normalisation."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
         return self.norm(self.conv(x))
 
 
@@ -56,12 +56,12 @@ class Residual(nn.Module):
         self.second = ConvNorm(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, width, h, w) to the same shape."""
+        """Map (n, width, h, w) to the same shape."""
         return torch.relu_(x + self.second(torch.relu_(self.first(x))))
 
 
 class TwoLayers(nn.Module):
-    """A hidden layer and a last one, which begins small."""
+    """A hidden layer and an output layer with small initial weights."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -70,16 +70,16 @@ class TwoLayers(nn.Module):
         begin_small(self.last)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, inputs) to (n, outputs)."""
+        """Map (n, inputs) to (n, outputs)."""
         return self.last(torch.relu(self.first(x)))
 
 
 class Sweep(nn.Module):
-    """Measures how far the road has moved between frames of the road view, as `sweep` explains."""
+    """Measures the road's displacement between two frames of the road view (see `sweep`)."""
 
     places: Tensor
     shares: Tensor
-    ways: Tensor
+    displacements: Tensor
     steps: Tensor
 
     def __init__(self, size: SweepSize) -> None:
@@ -90,20 +90,21 @@ class Sweep(nn.Module):
         for name, table in (
             ("places", sweep.place_indices()),
             ("shares", sweep.place_weights()),
-            ("ways", sweep.way_indices()),
-            ("steps", np.arange(sweep.WAYS, dtype=np.float32)),
+            ("displacements", sweep.displacement_indices()),
+            ("steps", np.arange(sweep.DISPLACEMENTS, dtype=np.float32)),
         ):
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is found by band, (n, 129), and logits of all ways, (n, 32).
+        """Return scores and displacement, (n, 129), and logits of all displacements, (n, 32).
 
-        `frames` are (n, 12, 128, 256), the older one first. The first result holds scores of all
-        ways and the chosen way.
+        `frames` are (n, 12, 128, 256), the older one first. The first result contains the scores of
+        all displacements by band, and the expected displacement.
         """
         pair = frames[:, :, sweep.FIRST_CHANNEL_ROW :].unflatten(1, (2, VIEW_CHANNELS // 2))
         single = pair.permute(0, 1, 3, 4, 2).flatten(0, 1).permute(0, 3, 1, 2)
-        # Eight channels fill no vector: normalised channels last they take ten times as long.
+        # Eight channels do not fill a vector: normalising them channels-last takes ten times as
+        # long.
         x = self.look.norm(self.look.conv(single).contiguous())
         for layer in self.more:
             x = layer(torch.relu_(x))
@@ -117,17 +118,19 @@ class Sweep(nn.Module):
             rows = rows.transpose(1, 2).flatten(2)
             older, newer = rows[0::2], rows[1::2, : sweep.ROWS]
             products = torch.matmul(newer, older.transpose(1, 2)).flatten(1)
-            scores = products[:, self.ways].reshape(
-                -1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.WAYS
+            scores = products[:, self.displacements].reshape(
+                -1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.DISPLACEMENTS
             )
-            scores = functional.layer_norm(scores.sum(2), (sweep.WAYS,))
+            scores = functional.layer_norm(scores.sum(2), (sweep.DISPLACEMENTS,))
             logits = (scores * self.trust[:, None]).sum(1)
-            way = (logits.softmax(-1) * self.steps).sum(-1, keepdim=True) * WAY_SCALE
-            return torch.cat([scores.flatten(1), way], 1), logits
+            displacement = (logits.softmax(-1) * self.steps).sum(
+                -1, keepdim=True
+            ) * DISPLACEMENT_SCALE
+            return torch.cat([scores.flatten(1), displacement], 1), logits
 
 
 class Cells(nn.Module):
-    """Where lines and the car ahead are among the cells of each view, and whether they are."""
+    """Locates lines and the car ahead among the cells of each view, and detects their presence."""
 
     across: Tensor
     down: Tensor
@@ -135,7 +138,7 @@ class Cells(nn.Module):
     def __init__(self, size: CellsSize, inputs: int, around: int) -> None:
         super().__init__()
         self.around = nn.Conv2d(around, inputs, 1)
-        # Views differ in what lies where.
+        # Learnt for each view, because the views differ in the positions of things.
         self.row = nn.Parameter(0.1 * torch.randn(2, inputs, ROWS, 1))
         self.column = nn.Parameter(0.1 * torch.randn(2, inputs, 1, COLUMNS))
         self.look = ConvNorm(inputs, size.channels)
@@ -145,15 +148,15 @@ class Cells(nn.Module):
         self.register_buffer("down", torch.from_numpy(row_scale()), persistent=False)
 
     def forward(self, cells: Tensor, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what is read, how likely each line and the car are in each cell, and the car.
+        """Return features, logits of lines and car in each cell, and readings of the car.
 
-        `cells` are (2 n, channels, 16, 32), the views of a sample one after the other, `around` (2
-        n, channels, 8, 16).
+        `cells` (2 n, channels, 16, 32) contain the views of a sample one after the other; `around`
+        (2 n, channels, 8, 16) is their context.
 
         Returns:
-            (n, 2 * (192 + 3 + channels + 2)): of each view `read_lines`, `read_lead` and, scaled,
-                the readings of the car; logits, (n, 2, 7, 16, 32), the car last; and the readings,
-                as `cells.lead_readings`, (n, 2, 2).
+            Features (n, 2 * (192 + 3 + channels + 2)): of each view, the results of `read_lines`
+                and `read_lead`, and the scaled readings. Logits (n, 2, 7, 16, 32), the car last.
+                Readings (n, 2, 2) as in `cells.lead_readings`.
         """
         wider = functional.interpolate(self.around(around), scale_factor=2.0, mode="nearest")
         place = (self.row + self.column).to(cells.dtype)
@@ -173,7 +176,7 @@ class Cells(nn.Module):
         )
 
     def read_lines(self, logits: Tensor) -> Tensor:
-        """Return each line's column in each row, 0 without it, and whether it is there.
+        """Return each line's column in each row, 0 if absent, and its presence.
 
         From (2 n, 6, 16, 32) to (2 n, 192).
         """
@@ -182,10 +185,10 @@ class Cells(nn.Module):
         return torch.cat([column * there, there], 1).flatten(1)
 
     def read_lead(self, logits: Tensor, cells: Tensor) -> Tensor:
-        """Return where the car ahead is, whether it is, and what its cells look like.
+        """Return position, presence and features of the car ahead.
 
-        From (2 n, 16, 32) and (2 n, channels, 16, 32) to (2 n, 3 + channels): column, row, whether,
-        then looks; all are 0 where there is none.
+        From (2 n, 16, 32) and (2 n, channels, 16, 32) to (2 n, 3 + channels): column, row,
+        presence, features. All are multiplied by the presence.
         """
         flat = logits.flatten(1)
         there = flat.amax(1, keepdim=True).sigmoid()
@@ -198,24 +201,24 @@ class Cells(nn.Module):
 
 
 def begin_small(layer: nn.Linear) -> None:
-    """Let a last layer begin near its bias, which is 0: the mean of all samples."""
+    """Initialise an output layer near zero, the mean of all samples."""
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)
 
 
-# --- Networks whose matrices are rounded to 8 bits each time they are used --------------------
+# --- Networks whose matrices are rounded to 8 bits at each use -----------------------------------
 #
-# What is learnt are the weights before they are rounded; the gradient passes the rounding as if it
-# were not there (Bengio and others, "Estimating or propagating gradients through stochastic
-# neurons", 2013). Batch normalisation is folded first, so that what is rounded is what is exported.
+# The unrounded weights are learnt; the gradient passes through the rounding unchanged (Bengio and
+# others, "Estimating or propagating gradients through stochastic neurons", 2013). Batch
+# normalisation is folded first, so that the exported weights are the ones that are rounded.
 
 
 @torch.no_grad()
 def fold_norms(network: nn.Module) -> None:
     """Move the batch normalisations of a network into its convolutions, in place.
 
-    It says what it said in evaluation, and keeps the names of its weights: the normalisations stay
-    as a bias after a mean of 0 and a deviation of 1, which are no longer learnt.
+    Outputs in evaluation mode and the names of weights do not change: the normalisations remain
+    as a bias, with a fixed mean of 0 and a fixed deviation of 1.
     """
     for module in network.modules():
         if not isinstance(module, ConvNorm):
@@ -235,20 +238,20 @@ def fold_norms(network: nn.Module) -> None:
 
 
 def scale_of(weight: Tensor) -> Tensor:
-    """Return the scale of each output of a weight (outputs, ...), to be multiplied with it."""
+    """Return the scale of each output of a weight (outputs, ...), in a shape that broadcasts."""
     largest = weight.detach().abs().flatten(1).amax(1).reshape(-1, *[1] * (weight.ndim - 1))
     return (largest / LARGEST).clamp(min=LEAST_SCALE)
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """Return a weight (outputs, ...) rounded as by `in_eight_bits`; gradients pass through."""
+    """Return a weight (outputs, ...) rounded as in `in_eight_bits`; gradients pass through."""
     fixed, scale = weight.detach(), scale_of(weight)
     value = (fixed / scale).round().clamp(-LARGEST, LARGEST) * scale
     return weight + (value - fixed)
 
 
 def matrices_of(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return what is rounded of a network by its names: biases and norms are left out."""
+    """Return the weights that are rounded, by name; biases and norms are not."""
     return {
         f"{name}.weight": module.weight
         for name, module in network.named_modules()
@@ -257,14 +260,14 @@ def matrices_of(network: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def rounded_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Return the rounded matrices of a network by their names."""
+    """Return the rounded matrices of a network by name."""
     return {name: rounded(weight) for name, weight in matrices_of(network).items()}
 
 
 def call_rounded(network: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
-    """Return a network's outputs with its matrices rounded."""
-    said: dict[str, Tensor] = functional_call(network, rounded_weights(network), inputs)
-    return said
+    """Return a network's outputs with rounded matrices."""
+    outputs: dict[str, Tensor] = functional_call(network, rounded_weights(network), inputs)
+    return outputs
 
 
 @torch.no_grad()

@@ -1,10 +1,10 @@
-"""Places on a flat road at which the road view is compared to see how fast the road goes by.
+"""Sample points on a flat road, used to estimate the car's speed from two frames.
 
-    frames -> features -> seen from above -> newer rows . older rows, 0 to 7.75 m further -> scores
+    frames -> features -> bird's-eye view -> newer rows . older rows, 0 to 7.75 m further -> scores
 
-Seen from above, all of a flat road moves by the same way between two frames, whatever the speed is.
-So the older frame is moved by each way that may be, and compared: where asphalt, dashes and cracks
-agree, that is how far the car has driven. All of it is data; networks and ONNX files share it.
+In a bird's-eye view, all points of a flat road move by the same distance between two frames. So the
+older frame is compared at each possible displacement. The displacement at which asphalt, dashes and
+cracks agree is the distance driven. Networks and ONNX files share these tables.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tools.simulator.world.view import MED_LENS
 
 Indices = NDArray[np.int64]
 
-# The height of a camera that ways are counted for, m; one of another height sees them scaled.
+# Camera height to which displacements refer, m; other heights scale them.
 HEIGHT_M = 1.22
-# Rows and columns of places on the road, m: from where the road view begins.
+# Spacing of the rows, and number of columns, of the sample points on the road.
 STEP_M = 0.25
 COLUMNS = 17
 _FIRST_M, _ASIDE_M = 5.5, 2.4
-ROWS, BANDS, WAYS = 64, 4, 32
-OLDER_ROWS = ROWS + WAYS - 1
-# The convolution that is compared: of the channels' rows from here on, every second row and column.
+ROWS, BANDS, DISPLACEMENTS = 64, 4, 32
+OLDER_ROWS = ROWS + DISPLACEMENTS - 1
+# First used row of the channels, and stride of the first convolution.
 FIRST_CHANNEL_ROW, STRIDE = 40, 2
 _HIGH, _WIDE = (128 - FIRST_CHANNEL_ROW) // STRIDE, 256 // STRIDE
-# A channel has every second pixel of the view.
+# Size of a feature in pixels of the view; a channel contains every second pixel.
 _CELL_PX = 2 * STRIDE
 
 _AHEAD_M = _FIRST_M + STEP_M * np.arange(OLDER_ROWS)
 
 
 def place_indices() -> Indices:
-    """Return two features for each place, above and below it, (2, 95 * 17).
+    """Return two features for each sample point, above and below it, (2, 95 * 17).
 
-    They are indices into (44, 128), rows and columns of features.
+    They are indices into the (44, 128) rows and columns of features.
     """
     above = np.minimum(np.floor(_rows()), _HIGH - 2).astype(np.int64)
     column = np.clip(np.rint(_columns()), 0, _WIDE - 1).astype(np.int64)
@@ -45,7 +45,7 @@ def place_indices() -> Indices:
 
 
 def place_weights() -> Singles:
-    """Return what both features of each place count, (2, 95 * 17): 0 where the view ends before."""
+    """Return the weights of both features of each point, (2, 95 * 17); 0 outside the view."""
     rows, columns = _rows(), _columns()
     seen = (columns >= 0.0) & (columns <= _WIDE - 1.0)
     below = rows - np.minimum(np.floor(rows), _HIGH - 2)
@@ -53,28 +53,28 @@ def place_weights() -> Singles:
     return weights.astype(np.float32)
 
 
-def way_indices() -> Indices:
-    """Return which products of rows make a score, (4 * 16 * 32,).
+def displacement_indices() -> Indices:
+    """Return the row products that form each score, (4 * 16 * 32,): by band, row, displacement.
 
-    They are indices into (64, 95), newer rows times older ones: of bands, their rows, and ways.
+    They are indices into (64, 95), the products of newer and older rows.
     """
-    newer, way = np.arange(ROWS)[:, None], np.arange(WAYS)[None]
-    return (newer * OLDER_ROWS + newer + way).ravel()
+    newer, displacement = np.arange(ROWS)[:, None], np.arange(DISPLACEMENTS)[None]
+    return (newer * OLDER_ROWS + newer + displacement).ravel()
 
 
-def way_of(speed_mps: Singles, height_m: Singles) -> Singles:
-    """Return by how many steps the road moves between frames for a camera at `HEIGHT_M`, (n,)."""
+def displacement_of(speed_mps: Singles, height_m: Singles) -> Singles:
+    """Return the road's displacement between frames in steps, for a camera at `HEIGHT_M`, (n,)."""
     return speed_mps * (ROW_S / STEP_M) * (HEIGHT_M / height_m)
 
 
 def _rows() -> NDArray[np.float64]:
-    """Return the rows of features at which rows of places are, (95,)."""
+    """Return the feature rows of the sample points, (95,)."""
     rows = MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / _AHEAD_M
     return np.clip((rows - 0.5) / _CELL_PX - FIRST_CHANNEL_ROW / STRIDE, 0.0, _HIGH - 1.0)
 
 
 def _columns() -> NDArray[np.float64]:
-    """Return the columns of features at which places are, (95, 17)."""
+    """Return the feature columns of the sample points, (95, 17)."""
     aside = np.linspace(-_ASIDE_M, _ASIDE_M, COLUMNS)
     pixels = MED_LENS.cx_px + MED_LENS.focal_px * aside[None] / _AHEAD_M[:, None]
     return np.asarray((pixels - 0.5) / _CELL_PX)

@@ -1,1 +1,1 @@
-"""What networks learn from: painted moments and simulated drives."""
+"""The training data: rendered samples for vision, and simulated drives for the policy."""

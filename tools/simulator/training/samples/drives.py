@@ -1,9 +1,9 @@
-"""Drives a simulated car for the policy to learn from, by the expert or by the student.
+"""Simulates drives from which the policy learns, driven by the expert or by the student.
 
-Five times a second both views are painted and the expert plans from there. In between the car
-follows the driver's plan as the daemon would command it. Drives begin off the middle of the lane,
-are pushed aside now and then, or swerve as if somebody turned the wheel; where there are lanes, the
-driver is asked to change them. The training's directory keeps each drive in a file.
+Five times a second both views are rendered, and the expert plans from the car's state. In between,
+the car follows the driver's plan as the daemon would. Drives start off the lane's centre, and now
+and then the car is displaced, or swerves as if somebody turned the wheel, or the driver must change
+lanes. Each drive is stored in a file of the training's directory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tools.lib.given_data import write_npz
 from tools.simulator.training.heads import POLICY_HEADS, ROW_S, Bytes, Singles, target_of
 from tools.simulator.training.options import Seeds
 from tools.simulator.training.samples.situations import (
-    Eyes,
+    ViewRenderer,
     as_pair,
     moved,
     random_cameras,
@@ -46,15 +46,15 @@ from tools.simulator.world.expert import LEFT, RIGHT, Expert
 from tools.simulator.world.traffic import ScriptedLead, Traffic
 from tools.simulator.world.truth import truth_of
 
-# Shares of drives without it, and of brakings that end in a stop.
+# Shares of drives without a lead car, and of brakings to a stop.
 _NONE_SHARE, _STOP_SHARE = 0.3, 0.6
-# How far ahead it begins: some are come upon, from beyond where leads are told of.
+# Initial distance of the lead car; the farthest are beyond the range in which leads are reported.
 _GAP_M = (8.0, 150.0)
-# Its speeds as shares of the road's limit: driving, and slowed down.
+# Speeds of the lead car as shares of the road's limit: driving, and slowed down.
 _DRIVING, _SLOWED = (0.3, 1.0), (0.2, 0.8)
-# It drives steadily for so long, brakes so hard, m/s^2, waits half of the times a little, else long
-# enough for one that creeps to come near, and pulls away. Hard braking is rare on roads: each drive
-# has as many cases of it as fit (ADR 0098).
+# Phases of the lead car: it drives steadily, brakes (m/s^2), waits, and accelerates. Half of the
+# waits are short; the others let a creeping car come near. Hard braking is rare on roads, so each
+# drive contains many cases of it (ADR 0098).
 _STEADY_S, _BRAKES_MPS2 = (1.0, 10.0), (0.7, 6.0)
 _SOON_S, _LONG_S, _PULLS_AWAY_S = (0.5, 3.0), (3.0, 25.0), (4.0, 10.0)
 _SHORTEST_S = 0.5
@@ -63,7 +63,7 @@ _SHORTEST_S = 0.5
 def random_lead(
     limit_mps: float, rng: np.random.Generator, duration_s: float
 ) -> ScriptedLead | None:
-    """Return a car ahead for most of the drives; it brakes again and again."""
+    """Return a lead car that brakes again and again, or None in some drives."""
     if rng.random() < _NONE_SHARE:
         return None
     gap, driving = rng.uniform(*_GAP_M), limit_mps * rng.uniform(*_DRIVING)
@@ -78,42 +78,42 @@ def random_lead(
     return ScriptedLead(gap, tuple(speeds))
 
 
-# Shortest and longest drive.
+# Shortest and longest drive, in rows of 0.2 s.
 ROWS = (50, 175)
 DRIVES = "drives"
-# Enough road for the fastest drive of so many rows.
+# Length of the road, enough for the longest drive.
 _WORLD_M = 1400.0
 _STEPS = round(ROW_S / DT_MODEL_S)
-# As the daemon has them for this interface: frame delay, and the time constants of its filters.
+# The daemon's frame delay, and time constants of its filters, for this interface.
 _FRAME_S, _LATERAL_SMOOTH_S, _LONGITUDINAL_SMOOTH_S = 0.05, 0.1, 0.3
-# The car holds itself when the driver says stop and it hardly moves.
+# Below this speed, a stopping car is held with this acceleration.
 _HOLD_MPS, _HOLD_MPS2 = 0.5, -1.0
 _PUSH_ROWS = (12, 40)
 _CHANGE_ROWS = (8, 50)
 _OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
-# A student that is further from where the expert wants to be has left the road.
+# A student with a larger distance from the expert's lane centre has left the road.
 _LOST_M = 2.6
 _CHANGE_LEAST_MPS = 9.0
-# Swerves: how far aside they lead if they come to their end, m; lateral acceleration, m/s^2; and
-# after which share of their way they are over.
+# Swerves: lateral displacement of a complete one, m; largest lateral acceleration, m/s^2; and the
+# share of its duration after which the driver takes over.
 _SWERVE_M, _SWERVE_MPS2, _SWERVE_SHARE = (0.6, 1.4), (1.0, 2.5), (0.5, 1.0)
 # The largest second derivative of 10 u^3 - 15 u^4 + 6 u^5.
 _SHARPEST = 10.0 / math.sqrt(3.0)
-# Side of the road, right and left: worlds drive on the right, their mirrors on the left.
+# Side of the road, (right, left): the worlds drive on the right, their mirror images on the left.
 CONVENTION = np.array([1.0, 0.0], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class DriveRecord:
-    """What one drive leaves behind.
+    """The recorded data of one drive.
 
     Attributes:
-        features: (rows, 512) float16, `hidden_state`.
-        mirrored: (rows, 512) float16, `hidden_state` of the mirrored views.
-        targets: (rows, size) float32, of `POLICY_HEADS`.
-        pulses: (rows, 8) float32, desires at their rising edge.
+        features: (rows, 512) float16 `hidden_state`.
+        mirrored: (rows, 512) float16 `hidden_state` of the mirrored views.
+        targets: (rows, size) float32 targets of `POLICY_HEADS`.
+        pulses: (rows, 8) float32 desires at their rising edge.
         is_student: whether the student drove.
-        off_m: (rows,) float32, distance from the middle of the lane that the expert drives in.
+        off_m: (rows,) float32 distance from the centre of the expert's lane.
     """
 
     features: NDArray[np.float16]
@@ -126,13 +126,13 @@ class DriveRecord:
 
 @dataclass(frozen=True, slots=True)
 class Swerve:
-    """The car goes aside along a quintic, whatever the driver wants.
+    """A sideways motion along a quintic, whatever the driver wants.
 
     Attributes:
-        begin_s: on the drive's clock.
-        whole_s: as long as all of it would take.
-        end_s: when the driver has the wheel again.
-        aside_m: where all of it would lead, positive to the right.
+        begin_s: start time in the drive.
+        whole_s: duration of the complete motion.
+        end_s: time at which the driver takes over again.
+        aside_m: displacement by the complete motion, positive to the right.
     """
 
     begin_s: float
@@ -141,23 +141,23 @@ class Swerve:
     aside_m: float
 
     def lateral_mps2(self, time_s: float) -> float:
-        """Return the lateral acceleration against the road."""
+        """Return the lateral acceleration relative to the road."""
         u = (time_s - self.begin_s) / self.whole_s
         return self.aside_m / self.whole_s**2 * u * (60.0 + u * (120.0 * u - 180.0))
 
 
 class Drive:
-    """One drive under way."""
+    """One drive in progress."""
 
     def __init__(self, seed: int, worlds: Seeds, number: int, *, is_student: bool) -> None:
-        """Put a car on the road of a number."""
+        """Place a car on the road with a number."""
         self._rng = np.random.default_rng((seed, 3, number))
         rng = self._rng
         self.is_student = is_student
         self._world = training_world(worlds.at(number), _WORLD_M, rng)
         world = self._world
         self._cameras = random_cameras(rng)
-        self._eyes = Eyes(world, self._cameras)
+        self._renderer = ViewRenderer(world, self._cameras)
         lane = int(rng.integers(world.lanes.count))
         self._expert = Expert(world, lane, world.speed_limit_mps)
         s = rng.uniform(40.0, 200.0)
@@ -165,9 +165,9 @@ class Drive:
         self._car = Car.on_road(
             world.road,
             s,
-            world.lanes.centre_m(lane) + self._aside(_OFF_M),
+            world.lanes.centre_m(lane) + self._random_offset(_OFF_M),
             min(speed, slowed_mps(world, lane, s, rng)),
-            self._aside(_OFF_RAD),
+            self._random_offset(_OFF_RAD),
         )
         self.body = self._car.body(world.road)
         self._traffic = Traffic(
@@ -192,26 +192,28 @@ class Drive:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rows are full, the road ends, or the student is lost."""
-        # Half way to another lane it is as far from the new one as it must be.
-        way = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
-        lost = bool(self._off) and self._off[-1] > way
+        """Whether the rows are complete, the road ends, or the student is lost."""
+        # During a lane change, the distance from the new lane starts with one lane width.
+        limit = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
+        lost = bool(self._off) and self._off[-1] > limit
         return self._row >= self._rows or lost or self.body.s_m > _WORLD_M
 
     def look(self) -> Bytes:
-        """Return what the model sees now, (2, 12, 128, 256)."""
+        """Return the model's present input, (2, 12, 128, 256); disturb the car before."""
         self._perturb()
         number = int(self._rng.integers(1 << 30))
         vehicles = self._traffic.vehicles
         if self._frame is None:
-            self._frame = self._eyes.see(moved(self._world, self.body, -ROW_S), vehicles, number)
-        newer = self._eyes.see(self.body, vehicles, number + 4)
+            self._frame = self._renderer.see(
+                moved(self._world, self.body, -ROW_S), vehicles, number
+            )
+        newer = self._renderer.see(self.body, vehicles, number + 4)
         pair = as_pair(self._frame, newer)
         self._frame = newer
         return pair
 
-    def judge(self, feature: Singles, mirrored: Singles) -> Singles:
-        """Take the features of this row, ask the expert for the truth, return the pulse."""
+    def record_row(self, feature: Singles, mirrored: Singles) -> Singles:
+        """Record this row's features and the expert's plan as ground truth; return the pulse."""
         world, vehicles = self._world, self._traffic.vehicles
         expert_plan = self._expert.plan(self.body, vehicles)
         height = self._cameras.height_m
@@ -225,19 +227,19 @@ class Drive:
         return self._pulse
 
     def step(self, plan: Singles | None) -> None:
-        """Drive on to the next row by a plan (33, 15), or by the expert's without one."""
+        """Drive to the next row with a plan (33, 15), or with the expert's plan."""
         if plan is None:
             plan = self._plan
         for step in range(_STEPS):
             self._command(later_plan(plan, step * DT_MODEL_S))
-            self._go_aside((self._row + step / _STEPS) * ROW_S)
+            self._steer_swerve((self._row + step / _STEPS) * ROW_S)
             self._car.step(DT_MODEL_S, self._curvature, self._acceleration)
             self.body = self._car.body(self._world.road)
             self._traffic.step(DT_MODEL_S, self.body)
         self._row += 1
 
     def record(self) -> DriveRecord:
-        """Return what there is to learn."""
+        """Return the recorded data."""
         return DriveRecord(
             np.stack(self._features),
             np.stack(self._mirrored),
@@ -261,7 +263,7 @@ class Drive:
             self._acceleration = _HOLD_MPS2
 
     def _perturb(self) -> None:
-        """Push the car aside, or ask for another lane, when its time has come."""
+        """Displace the car, start a swerve, or request a lane change, if it is due."""
         self._pulse = np.zeros(DESIRE_LENGTH, np.float32)
         if self._row >= self._push_row and not self._expert.changing:
             self._push_row = self._row + int(self._rng.integers(*_PUSH_ROWS))
@@ -278,14 +280,14 @@ class Drive:
                 self._pulse[Desire.LANE_CHANGE_LEFT if left else Desire.LANE_CHANGE_RIGHT] = 1.0
 
     def _push(self) -> None:
-        """Put the car elsewhere; both frames of this row are seen from there."""
+        """Move the car to another place; both frames of this row are rendered from there."""
         car = self._car
         pushed = Car.on_road(
             self._world.road,
             self.body.s_m,
-            self._world.lanes.centre_m(self._expert.lane) + self._aside(_OFF_M),
+            self._world.lanes.centre_m(self._expert.lane) + self._random_offset(_OFF_M),
             car.speed_mps,
-            self._aside(_OFF_RAD),
+            self._random_offset(_OFF_RAD),
         )
         pushed.acceleration_mps2 = car.acceleration_mps2
         self._car, self._frame = pushed, None
@@ -297,8 +299,8 @@ class Drive:
         whole = math.sqrt(_SHARPEST * abs(aside) / rng.uniform(*_SWERVE_MPS2))
         return Swerve(begin, whole, begin + rng.uniform(*_SWERVE_SHARE) * whole, aside)
 
-    def _go_aside(self, time_s: float) -> None:
-        """Steer as a swerve does while there is one."""
+    def _steer_swerve(self, time_s: float) -> None:
+        """Steer along the current swerve, if there is one."""
         if self._swerve is None or time_s >= self._swerve.end_s:
             self._swerve = None
             return
@@ -307,14 +309,14 @@ class Drive:
         along = bend / (1.0 - bend * body.offset_m)
         self._curvature = along + self._swerve.lateral_mps2(time_s) / square
 
-    def _aside(self, most: float) -> float:
-        """Return a push: often small, at most so large."""
+    def _random_offset(self, most: float) -> float:
+        """Return a random displacement of at most `most`, often a small one."""
         size = self._rng.random()
         return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.65 else 0.3))
 
 
 def later_plan(plan: Singles, elapsed_s: float) -> Singles:
-    """Return a plan as it is after some time was driven by it.
+    """Return the remaining plan after driving by a plan for some time.
 
     From (33, 15) to (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
     """
@@ -330,11 +332,11 @@ def later_plan(plan: Singles, elapsed_s: float) -> Singles:
     return found
 
 
-# --- Files of drives, in the directory of a training ------------------------------------------
+# --- Files of drives, in the directory of a training ---------------------------------------------
 
 
 def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
-    """Write a drive into the training's folder of drives, which exists."""
+    """Write a drive to the training's existing folder of drives."""
     data = io.BytesIO()
     write_npz(data, asdict(record))
     with whole_file(_path(directory, number)) as file:
@@ -344,10 +346,10 @@ def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
 def read_drives(directory: Path, first: int, end: int) -> list[DriveRecord]:
     """Return drives of a training, in order.
 
-    `end` is at most the number of drives that the training's checkpoint knows of.
+    `end` is at most the number of drives in the training's checkpoint.
 
     Raises:
-        TrainingError: one is missing or damaged.
+        TrainingError: a drive is missing or corrupt.
     """
     drives = []
     for number in range(first, end):

@@ -1,11 +1,11 @@
-"""Histories from drives that a policy learns from, and its loss, which weights commands.
+"""The histories from which the policy learns, and a loss that weights the resulting commands.
 
-Each history is learnt from as it was and mirrored. A plan has 495 values; the daemon makes a
-command of a few of them: of the change of speed and of heading in the next moments, less
-acceleration and turning now (`modeld.outputs.verdict`). Nearly equal speeds are subtracted there,
-so errors of the command are not those of the plan. And it is seldom right to brake hard, but then
-it matters most: where the expert asks for more than 2.5 m/s^2, a policy that learns from all rows
-alike brakes by 2 m/s^2 less (2026-11-25).
+A *history* is 25 rows of features and desires, of a drive or of its mirror image. A plan has 495
+values, but the daemon derives a command from only a few of them: from the changes of speed and
+heading in the next moments, minus the present acceleration and turn rate
+(`modeld.outputs.verdict`). This subtracts nearly equal speeds, so an accurate plan can have an
+inaccurate command. Hard braking is rare, but most important: where the expert brakes with more than
+2.5 m/s^2, a policy trained on all rows equally brakes 2 m/s^2 less (2026-11-25).
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ from tools.simulator.training.heads import (
 )
 from tools.simulator.training.samples.drives import CONVENTION, DriveRecord
 
-# Empty rows before each drive: histories reach so far back.
+# Number of empty rows before each drive, the reach of a history.
 PAD = HISTORY_ROWS - 1
 _UNTIL_S = 2.0
-# Times of a plan until then, and the first one after it.
+# Number of plan times up to _UNTIL_S, and one more.
 NEXT = int(np.searchsorted(T_IDXS, _UNTIL_S)) + 1
 _AHEAD = PLAN_ACCELERATION.start
 _SPEED = PLAN_VELOCITY.start
 _YAW, _YAW_RATE = PLAN_ORIENTATION.start + 2, PLAN_ORIENTATION_RATE.start + 2
-# Weights of acceleration and of yaw with its rate within that time, in units of the scaling, and of
-# the commands, in m/s^2; the loss of the plan is 3 times its likelihood. On every tenth of 1680
-# drives, kept for judging, the first two weights, then 3 and 2, made acceleration and yaw 8 to 14 %
-# better (2026-11-25, ADR 0098). On every tenth of 987 drives, commands of acceleration were 9 %
-# better with these three than with 6 and 6 alone, and steering was equal (2026-11-26, ADR 0098).
+# Weights of acceleration, and of yaw and its rate, up to _UNTIL_S, in units of the scaling, and of
+# the commands, in m/s^2; the plan's own loss has the weight 3. On a held-out tenth of 1680 drives,
+# the first two weights, then 3 and 2, improved acceleration and yaw by 8 to 14 % (2026-11-25, ADR
+# 0098). On a held-out tenth of 987 drives, commands of acceleration were 9 % better with these
+# three than with 6 and 6 alone, and steering was equal (2026-11-26, ADR 0098).
 _ACCELERATION_WEIGHT, _YAW_WEIGHT, _COMMAND_WEIGHT = 3.0, 3.0, 4.0
-# The weight of the present speed, in units of the scaling. Commands are differences of speeds, and
-# push each speed a thousand times harder than the loss of the plan does: without this weight a
-# policy took 28 m/s for 17. The error of the speed was 2.5 m/s without it, 1.1 with 3 and 1.0 with
-# 30; commands were equally good (every tenth of 944 drives, 2026-11-26, ADR 0098).
+# Weight of the present speed, in units of the scaling. Commands are differences of speeds, and push
+# each speed a thousand times harder than the plan's loss does. Without this weight a policy
+# estimated 28 m/s instead of 17. The speed error was 2.5 m/s without it, 1.1 with 3 and 1.0 with
+# 30, with equally good commands (a held-out tenth of 944 drives, 2026-11-26, ADR 0098).
 _OWN_SPEED_WEIGHT = 30.0
-# The times at which commands are read, as indices: 0.35 to 0.98 s and 0.24 to 0.48 s, around the
-# delays of motor and brakes, and of the steering, with frame and filter
+# Indices of the times at which commands are read: 0.35 to 0.98 s and 0.24 to 0.48 s. They surround
+# the delays of motor and brakes, and of the steering, plus frame and filter
 # (`tools/simulator/training/samples/drives.py`).
 _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
-# An error of the heading counts as the lateral acceleration that it commands, at no more than this
-# speed, m/s, so that motorways do not outweigh everything else.
+# A heading error counts as the lateral acceleration that it commands. The speed for this is limited
+# (m/s), so that motorways do not dominate.
 _MOST_MPS = 30.0
-# Where stronger braking than this is right, m/s^2, too little braking counts more than too much: by
-# the last number times the speed, because a fast car is nearer by the time it sees an obstacle, but
-# by no less than the number before it (ADR 0098).
+# If braking beyond the first value (m/s^2) is right, too little braking counts more than too much,
+# by the third value times the speed, but at least by the second value. A fast car is nearer to an
+# obstacle when it sees it (ADR 0098).
 _BRAKES_MPS2, _TOO_LITTLE, _TOO_LITTLE_PER_MPS = -0.5, 3.0, 0.3
-# Rows where the expert brakes harder than this within that time, m/s^2, are learnt from so many
-# times as often. That restored a quarter of the braking that plans lacked. Three and eight times as
-# often restored a third, and errors of accelerations grew by a fifth (2026-11-25, ADR 0098).
+# Rows in which the expert brakes harder than this up to _UNTIL_S (m/s^2) are used this many times.
+# That restored a quarter of the missing braking. Using them three and eight times restored a third,
+# but increased errors of accelerations by a fifth (2026-11-25, ADR 0098).
 _BRAKING_MPS2 = ((-1.2, 2), (-2.5, 4))
 
 
 class CommandLoss:
-    """How far what is commanded is from what would be right."""
+    """The loss of commands, and of the parts of plans that determine them."""
 
     def __init__(self, scaling: Scaling) -> None:
         shape = (IDX_COUNT, PLAN_WIDTH)
@@ -86,7 +86,7 @@ class CommandLoss:
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar.
 
-        `output` (n, 990) is the plan's head in units of the scaling; `target` (n, size) begins with
+        `output` (n, 990) is the plan's head in units of the scaling. `target` (n, size) begins with
         the plan in the same units.
         """
         right = target[:, : PLAN.size].reshape(-1, IDX_COUNT, PLAN_WIDTH)
@@ -110,18 +110,18 @@ class CommandLoss:
 
 
 def accelerations(plan: Tensor) -> Tensor:
-    """Return what is commanded at some times (`modeld.outputs.verdict.acceleration_from_plan`).
+    """Return commanded accelerations (`modeld.outputs.verdict.acceleration_from_plan`).
 
-    From (n, 33, 15) to (n, 5) m/s^2; from a difference of plans to the difference.
+    From plans (n, 33, 15) to (n, 5) m/s^2, or from differences of plans to their differences.
     """
     change = plan[:, _LONGITUDINAL, _SPEED] - plan[:, :1, _SPEED]
     return 2.0 * change / _times(_LONGITUDINAL) - plan[:, :1, _AHEAD]
 
 
 def turns(plan: Tensor) -> Tensor:
-    """Return speed times the curvature commanded (`modeld.outputs.verdict.curvature_from_plan`).
+    """Return speed times commanded curvature (`modeld.outputs.verdict.curvature_from_plan`).
 
-    From (n, 33, 15) to (n, 3) rad/s; from a difference of plans to the difference.
+    From plans (n, 33, 15) to (n, 3) rad/s, or from differences of plans to their differences.
     """
     return 2.0 * plan[:, _LATERAL, _YAW] / _times(_LATERAL) - plan[:, :1, _YAW_RATE]
 
@@ -131,7 +131,7 @@ def _times(which: slice) -> Tensor:
 
 
 def times_learnt(targets: Singles) -> NDArray[np.int64]:
-    """Return how often each row is learnt from, (n,).
+    """Return how many times each row is used, (n,).
 
     `targets` (n, size) begin with the plan, in its own units.
     """
@@ -143,20 +143,20 @@ def times_learnt(targets: Singles) -> NDArray[np.int64]:
     return times
 
 
-# --- Histories --------------------------------------------------------------------------------
+# --- Histories -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """All drives one after the other, each behind `PAD` empty rows.
+    """All drives in sequence, each preceded by `PAD` empty rows.
 
     Attributes:
-        features: (n, 512) float16.
-        pulses: (n, 8).
-        targets: (n, size) float16.
-        conventions: (n, 2).
+        features: (n, 512) float16 `hidden_state`.
+        pulses: (n, 8) desires.
+        targets: (n, size) float16 targets.
+        conventions: (n, 2) side of the road.
         present: (n,) float32, 0 in empty rows, else 1.
-        rows: (m,) where a history may end, some of them several times.
+        rows: (m,) last rows of all histories; some occur several times.
     """
 
     features: Tensor
@@ -167,7 +167,7 @@ class Histories:
     rows: Tensor
 
     def until(self, ends: Tensor) -> Tensor:
-        """Return the rows of the histories that end at some, (m, 25); oldest first."""
+        """Return the rows of the histories with the given last rows, (m, 25), oldest first."""
         return ends[:, None] + torch.arange(-PAD, 1)
 
     def inputs(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,11 +179,11 @@ class Histories:
 
 
 def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
-    """Return drives and their mirrors as one table; targets in units of the scaling."""
+    """Return drives and their mirror images as one table; targets in units of the scaling."""
     features, pulses, targets, conventions, present, rows = [], [], [], [], [], []
     end = 0
     size = sum(head.size for head in POLICY_HEADS)
-    for seen, asked, wanted, side in (way for drive in drives for way in _ways(drive)):
+    for seen, asked, wanted, side in (one for drive in drives for one in _both_sides(drive)):
         count = len(seen)
         features += [np.zeros((PAD, HIDDEN_WIDTH), np.float16), seen]
         pulses += [np.zeros((PAD, asked.shape[1]), np.float32), asked]
@@ -199,8 +199,10 @@ def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
     return Histories(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
 
-def _ways(drive: DriveRecord) -> Iterator[tuple[NDArray[np.float16], Singles, Singles, Singles]]:
-    """Yield features, pulses, targets and side of a drive, and of the same seen in a mirror."""
+def _both_sides(
+    drive: DriveRecord,
+) -> Iterator[tuple[NDArray[np.float16], Singles, Singles, Singles]]:
+    """Yield features, pulses, targets and side of a drive, and of its mirror image."""
     yield drive.features, drive.pulses, drive.targets, CONVENTION
     targets = mirror_target(POLICY_HEADS, drive.targets)
     yield drive.mirrored, mirror_desires(drive.pulses), targets, CONVENTION[::-1]

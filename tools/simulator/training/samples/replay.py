@@ -1,9 +1,9 @@
-"""A ring of painted samples in shared memory: painters write, the training draws at random.
+"""A replay buffer of rendered samples in shared memory: painters write, the training reads.
 
-Each painter is a process, has slots of its own and overwrites its oldest sample. A slot's version
-is odd while it is being written; a reader that sees it change draws again, so neither ever locks
-the other out. `tools.simulator.training.machine.Turns` decides who works and who waits; painters
-read it here.
+A *painter* is a process that renders samples. Each has its own slots, and overwrites its oldest
+sample. The version of a slot is odd during writing. A reader that sees it change draws another
+sample, so neither side locks the other out. `tools.simulator.training.machine.Turns` decides
+whether painters work or wait, and painters read the decision here.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tools.lib import processes
 from tools.lib.processes import Crew, Task
 from tools.simulator.training.heads import Bytes, Singles
 
-# Road and wide, each two frames of six channels, older one first.
+# Road and wide view, each with two frames of six channels, the older one first.
 IMAGES_SHAPE = (2, 12, 128, 256)
 _IMAGES_BYTES = 2 * 12 * 128 * 256
-# Of the memory that is available, a ring takes at most this share.
+# Largest share of the available memory for a buffer.
 _MOST_SHARE = 0.7
-# What a slot may be caught in the middle of, before something must be wrong.
+# Number of attempts to read a slot that is not being written, before giving up.
 _TRIES = 1000
-# Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
+# Niceness of painters, so that samples in progress do not delay learning.
 _NICE = 19
-# Between two looks whether it is the painters' turn.
+# Interval at which waiting painters check for their turn, in seconds.
 _WAIT_S = 0.01
 _GONE = (
-    "train: expected the painting processes to go on, found one gone; is there enough memory? "
-    "--workers 1 takes the least"
+    "train: expected the rendering processes to go on, found one dead; is there enough memory? "
+    "--workers 1 uses the least"
 )
 
 
 class Sample(NamedTuple):
-    """A painted moment to learn from.
+    """A rendered training sample.
 
     Attributes:
         images: (2, 12, 128, 256) uint8.
-        target: (size,) float32, NaN where there is no truth.
+        target: (size,) float32, NaN without ground truth.
         kind: index of the class of scenery.
     """
 
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some samples: images (n, 2, 12, 128, 256), targets (n, size), kinds (n,)."""
+    """A batch of samples: images (n, 2, 12, 128, 256), targets (n, size), kinds (n,)."""
 
     images: Bytes
     targets: Singles
@@ -67,10 +67,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Where a ring is and how large.
+    """The location and the size of a replay buffer.
 
-    `path` is that of the memory, for processes of the same user. `slots` is a multiple of the
-    painters who write.
+    Attributes:
+        path: path of the memory, for processes of the same user.
+        slots: number of samples, a multiple of `painters`.
+        painters: number of writing processes.
+        target_size: number of values in a target.
     """
 
     path: Path
@@ -80,15 +83,15 @@ class ReplayPlan:
 
     @property
     def bytes(self) -> int:
-        """Of all of it."""
+        """The size of the buffer in bytes."""
         return 8 * (1 + self.painters) + self.slots * (8 + 8 + 4 * self.target_size + _IMAGES_BYTES)
 
 
 class Replay:
-    """The ring; everyone opens the same file."""
+    """The replay buffer, mapped by the training and by all painters."""
 
     def __init__(self, plan: ReplayPlan) -> None:
-        """Map the memory of a plan, which `open_replay` has made."""
+        """Map the memory of a plan, which `open_replay` has created."""
         self.plan = plan
         with plan.path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), plan.bytes)
@@ -110,18 +113,18 @@ class Replay:
 
     @property
     def produced(self) -> int:
-        """Samples written so far, those overwritten since included."""
+        """The number of samples written so far, overwritten ones included."""
         return int(self._produced.sum())
 
     @property
     def held(self) -> int:
-        """Samples that can be drawn."""
+        """The number of available samples."""
         each = self.plan.slots // self.plan.painters
         return int(np.minimum(self._produced, each).sum())
 
     @property
     def is_enough(self) -> bool:
-        """Whether painters shall wait: the cores are for learning."""
+        """Whether painters must wait, because there are enough samples."""
         return bool(self._is_enough[0])
 
     @is_enough.setter
@@ -141,10 +144,10 @@ class Replay:
         self._produced[painter] = done + 1
 
     def draw(self, rng: np.random.Generator, count: int) -> Batch:
-        """Return samples at random, some maybe twice.
+        """Return random samples, with replacement.
 
         Raises:
-            TrainingError: a slot never comes to rest.
+            TrainingError: no slot could be read.
         """
         batch = Batch(
             np.empty((count, *IMAGES_SHAPE), np.uint8),
@@ -163,13 +166,13 @@ class Replay:
                     break
             else:
                 raise TrainingError(
-                    f"{self.plan.path}: expected samples at rest, found them always being written;"
-                    " run it again"
+                    f"{self.plan.path}: expected a sample that can be read, found all "
+                    "of them being written; run it again"
                 )
         return batch
 
     def targets(self) -> Singles:
-        """Return the targets of all samples held, (n, size)."""
+        """Return the targets of all available samples, (n, size)."""
         each = self.plan.slots // self.plan.painters
         filled = np.minimum(self._produced, each).tolist()
         parts = [self._targets[p * each : p * each + n] for p, n in enumerate(filled)]
@@ -187,24 +190,24 @@ class Replay:
 
 @contextmanager
 def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]:
-    """Make an empty ring; its memory is always given back at the end of the block.
+    """Create an empty buffer, whose memory is always released at the end of the block.
 
-    `slots` are rounded up to a multiple of the painters, which open `plan` of the result.
+    `slots` are rounded up to a multiple of the painters, which open the `plan` of the result.
 
     Raises:
-        TrainingError: there is no room for it.
+        TrainingError: there is not enough memory.
     """
-    # A file without a name in any directory: nothing is left behind, not even after SIGKILL.
+    # An anonymous file: nothing remains, not even after SIGKILL.
     handle = os.memfd_create("modeld-replay")
     try:
         path = Path(f"/proc/{os.getpid()}/fd/{handle}")
         plan = ReplayPlan(path, -(-slots // painters) * painters, painters, target_size)
         free = _available_bytes()
-        # Asked for first: memory that is promised and not there ends other processes.
+        # Check first, because using memory that does not exist would kill other processes.
         if plan.bytes > _MOST_SHARE * free:
             raise TrainingError(
                 f"--slots: expected memory for {plan.slots} samples, {plan.bytes / 2**30:.1f} GiB, "
-                f"found {free / 2**30:.1f} GiB available; train with fewer"
+                f"found {free / 2**30:.1f} GiB available; use fewer slots"
             )
         os.truncate(handle, plan.bytes)
         yield Replay(plan)
@@ -213,7 +216,7 @@ def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]
 
 
 def _available_bytes() -> int:
-    """Return how much memory can be taken without taking it from others."""
+    """Return the memory that is available without swapping, in bytes."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
@@ -221,20 +224,20 @@ def _available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-# --- Painters ---------------------------------------------------------------------------------
+# --- Painters ------------------------------------------------------------------------------------
 
 Source = Callable[[int], Iterable[Sample]]
-"""Gives the samples of a world by its number; what can be pickled."""
+"""Returns the samples of the world with a number; can be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaintingPlan:
-    """The plan of the painters.
+    """The plan shared by all painters.
 
     Attributes:
-        replay: the ring that samples go to.
-        source: makes the samples of a world.
-        first: the number of the first world.
+        replay: buffer that receives the samples.
+        source: function that renders the samples of a world.
+        first: number of the first world.
     """
 
     replay: ReplayPlan
@@ -248,13 +251,13 @@ def fill(
     is_stopped: Callable[[], bool],
     send: Callable[[Any], None],
 ) -> None:
-    """Paint until stopped, and wait while there are enough samples; the body of a process.
+    """Render until stopped, and wait while there are enough samples; main function of a process.
 
     Args:
-        plan: the plan of all painters.
-        painter: the number of this process. With n painters it paints every n-th world.
-        is_stopped: returns whether to end.
-        send: takes the number of each finished world.
+        plan: plan of all painters.
+        painter: index of this process; with n painters it renders every n-th world.
+        is_stopped: returns whether to stop.
+        send: called with the number of each finished world.
     """
     os.nice(_NICE)
     replay = Replay(plan.replay)
@@ -272,24 +275,25 @@ def fill(
 
 @contextmanager
 def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew]:
-    """Start processes that paint or drive for a training, one for each row of arguments.
+    """Start worker processes for a training, one per row of arguments; they end with the block.
 
-    At the end of the block they are gone. What the crew raises where one failed or is gone is a
-    TrainingError.
+    If one fails or dies, the crew raises a TrainingError.
 
     Args:
-        task: a function of a module, called with a row of arguments, `is_stopped` and `send`.
-        arguments: of each process; what can be pickled.
+        task: function of a module, called with a row of arguments, `is_stopped` and `send`.
+        arguments: arguments of each process, which can be pickled.
     """
-    with processes.open_crew(partial(_told, task), arguments, TrainingError(_GONE)) as found:
+    with processes.open_crew(
+        partial(_with_short_error, task), arguments, TrainingError(_GONE)
+    ) as found:
         yield found
 
 
-def _told(task: Task, *arguments: Any) -> None:
-    """Do a task; what it raises becomes one line."""
+def _with_short_error(task: Task, *arguments: Any) -> None:
+    """Run a task, and turn any exception into a TrainingError with one line."""
     try:
         task(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, in the training's words
         raise TrainingError(
-            f"train: a painting process failed: {type(error).__name__}: {error}"
+            f"train: a rendering process failed: {type(error).__name__}: {error}"
         ) from None

@@ -1,8 +1,8 @@
-"""Draws single moments of driving, and paints what the model sees of them.
+"""Draws random situations of driving, and renders them as training samples for vision.
 
-A moment is the car's place and motion, the others, and the truth. Most are near the middle of a
-lane, as in a good drive. The others are up to 1.5 m and some degrees off, and the expert's way back
-is their plan. Both views of a moment are painted and packed into the model's channels.
+A situation is the car's state, the other cars, and the ground truth. In most, the car is near the
+centre of a lane, as in a good drive. In the others it is up to 1.5 m and some degrees off, and the
+target plan is the expert's path back. Both views are rendered and packed into the model's channels.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tools.simulator.world.truth import LEAD_SIGHT_M, truth_of
 from tools.simulator.world.view import MED_LENS, WIDE_LENS, Mount
 from tools.simulator.world.world import World, random_world
 
-# --- What the model sees ----------------------------------------------------------------------
+# --- The views -----------------------------------------------------------------------------------
 
-# Lowest and highest camera, m: from a low car to a high one.
+# Lowest and highest camera above the road, m.
 HEIGHTS_M = (1.12, 1.32)
-# What is left of errors after calibration, rad; a share of the cars has none.
+# Largest calibration error, rad, and share of cars without an error.
 _ERROR_RAD = 0.008
 _EXACT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class CameraPlan:
-    """How both cameras of a car are mounted.
+    """The mounting of both cameras of a car.
 
-    `rpy_rad` is the error of the calibration, `height_m` that over the road.
+    `rpy_rad` is the calibration error, `height_m` the height above the road.
     """
 
     rpy_rad: tuple[float, float, float]
@@ -49,7 +49,7 @@ class CameraPlan:
 
 
 def random_cameras(rng: np.random.Generator) -> CameraPlan:
-    """Return how the cameras of some car are mounted."""
+    """Return a random mounting."""
     low, high = HEIGHTS_M
     height = low + (high - low) * rng.random()
     roll, pitch, yaw = (_ERROR_RAD * rng.uniform(-1.0, 1.0, 3)).tolist()
@@ -58,8 +58,8 @@ def random_cameras(rng: np.random.Generator) -> CameraPlan:
     return CameraPlan((roll, pitch, yaw), height)
 
 
-class Eyes:
-    """The two views of a car, both from the same place."""
+class ViewRenderer:
+    """The two views of a car, rendered from the same position."""
 
     def __init__(self, world: World, cameras: CameraPlan) -> None:
         self._painters = tuple(
@@ -68,7 +68,7 @@ class Eyes:
         )
 
     def see(self, body: Body, vehicles: Sequence[Vehicle], number: int) -> Bytes:
-        """Return one frame of both views, (2, 6, 128, 256) uint8; `number` seeds its noise."""
+        """Return one frame of both views, (2, 6, 128, 256) uint8; `number` seeds the noise."""
         return np.stack([pack(painter.paint(body, vehicles, number)) for painter in self._painters])
 
 
@@ -81,19 +81,19 @@ def pack(picture: Picture) -> Bytes:
 
 
 def as_pair(older: Bytes, newer: Bytes) -> Bytes:
-    """Return two frames, (2, 6, 128, 256) each, as the two inputs, (2, 12, 128, 256)."""
+    """Join two frames of (2, 6, 128, 256) to the model's input, (2, 12, 128, 256)."""
     return np.concatenate([older, newer], axis=1)
 
 
-# Share of worlds whose curves are those of a road for this share of their speed. In worlds as they
-# are, a driver at the limit brakes for a curve in a few moments of a hundred.
+# Share of worlds with sharper curves, built for a share of their speed limit. In other worlds,
+# braking for a curve is needed only in a few samples of a hundred.
 SHARP_SHARE, _FOR_SPEED = 0.35, (0.5, 0.9)
-# A driver who has slowed for curves drives at such a share of what they allow.
+# Speed of a driver who has slowed down for curves, as a share of the curves' speed.
 _SLOWED = (0.85, 1.3)
 
 
 def training_world(seed: int, length_m: float, rng: np.random.Generator) -> World:
-    """Return the world of a seed, or one like it on a road with sharper curves."""
+    """Return the world of a seed, with sharper curves in some cases."""
     world = random_world(seed, length_m)
     if rng.random() >= SHARP_SHARE:
         return world
@@ -102,57 +102,57 @@ def training_world(seed: int, length_m: float, rng: np.random.Generator) -> Worl
 
 
 def slowed_mps(world: World, lane: int, s_m: float, rng: np.random.Generator) -> float:
-    """Draw the speed of a driver who has, or nearly has, slowed for the curves here, m/s."""
+    """Draw the speed of a driver who has slowed down, more or less, for the curves here, m/s."""
     curves = speed_limits(world.road, world.lanes.centre_m(lane), 1.15 * world.speed_limit_mps)
     return curves.at(s_m) * rng.uniform(*_SLOWED)
 
 
-# --- Moments ----------------------------------------------------------------------------------
+# --- Situations ----------------------------------------------------------------------------------
 
-# Of each world: how long, how many moments, and samples in a row from each.
+# Length of a world, situations per world, and consecutive samples per situation.
 WORLD_M = 1200.0
 MOMENTS = 10
 CHAIN = 3
 KINDS = ("day", "dusk", "night", "rain")
-# The shortest distance of a moment from the start, so that there is a road behind it.
+# Least distance from the start, so that there is a road behind the car.
 _FIRST_M = 30.0
-# Shares of moments far from the middle of the lane, and how far, m and rad.
+# Share of situations off the lane's centre, and largest displacement, m and rad.
 _OFF_SHARE = 0.45
 _OFF_M, _OFF_RAD = 1.5, math.radians(4.0)
 _NEAR_M, _NEAR_RAD = 0.2, math.radians(0.6)
 _LEAD_SHARE = 0.7
 _NEIGHBOUR_SHARE = 0.45
 _STANDING_SHARE = 0.125
-# A crawling car stops only if it judges the near car ahead to be standing. Shares of moments in
-# which it crawls, and, of these, in which there is a lead, the lead stands, and the lead is near;
-# and how near, m.
+# A crawling car stops only if it judges the near car ahead to be standing. Share of situations
+# with a crawling car; shares of these with a lead, with a standing lead, and with a near lead; and
+# distance of a near lead, m.
 CRAWLING_MPS = 3.0
 _CRAWLING_SHARE = 0.07
 _QUEUE_LEAD_SHARE = 0.85
 _QUEUE_STANDING_SHARE = 0.5
 _QUEUE_NEAR_SHARE = 0.6
 _QUEUE_M = (1.5, 15.0)
-# Distances to the rear of a lead, m, in three ways: equally often in each octave, evenly where most
-# driving behind others happens, and far away, where only the distance shows an approach; and shares
-# of the last two. With half of them even from 10 to 120 m, errors at 30 to 60 m were a third larger
+# Distances of leads, m, are drawn from three ranges: evenly per octave; evenly where most following
+# happens; and far away, where only the distance shows an approach. The last two have a share each.
+# With half of them drawn evenly from 10 to 120 m, errors at 30 to 60 m were a third larger
 # (2026-11-26, ADR 0098).
 _LEAD_M = (2.0, 140.0)
 _FOLLOWING_M, _FOLLOWING_SHARE = (10.0, 90.0), 0.45
 _FAR_M, _FAR_SHARE = (90.0, LEAD_SIGHT_M), 0.1
-# Share of moments at which a driver has slowed for curves.
+# Share of situations in which the driver has slowed down for curves.
 _SLOWED_SHARE = 0.75
-# The deviation of a car's acceleration from its driver's wish.
+# Standard deviation of a car's acceleration from the wanted one.
 _UNSTEADY_MPS2 = 0.3
-# Nobody approaches another car faster than this braking can stop, m/s^2.
+# A car approaches its lead no faster than this braking can stop it, m/s^2.
 _MENDED_MPS2 = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Situations:
-    """Where samples come from: a source for the painters.
+    """A source of samples for painters.
 
-    Each world gives `moments`, and each of these a `chain` of samples 0.2 s apart: each frame but
-    the ends is painted for two of them.
+    Each world provides `moments` situations, and each situation a `chain` of samples 0.2 s apart.
+    A frame inside a chain is part of two samples.
     """
 
     seed: int
@@ -161,17 +161,17 @@ class Situations:
     chain: int = CHAIN
 
     def __call__(self, number: int) -> Iterator[Sample]:
-        """Yield the samples of a world by its number."""
+        """Yield the samples of the world with a number."""
         rng = np.random.default_rng((self.seed, 2, self.worlds.first, number))
         world = training_world(self.worlds.at(number), WORLD_M, rng)
         cameras = random_cameras(rng)
-        eyes = Eyes(world, cameras)
+        renderer = ViewRenderer(world, cameras)
         for _ in range(self.moments):
-            yield from _chain(world, eyes, cameras, rng, self.chain)
+            yield from _chain(world, renderer, cameras, rng, self.chain)
 
 
 def kind_of(world: World) -> int:
-    """Return the class of a world's scenery, index into `KINDS`."""
+    """Return the class of a world's scenery as an index into `KINDS`."""
     scenery = world.scenery
     if scenery.light < 0.4:
         return 2
@@ -181,23 +181,23 @@ def kind_of(world: World) -> int:
 
 
 def _chain(
-    world: World, eyes: Eyes, cameras: CameraPlan, rng: np.random.Generator, count: int
+    world: World, renderer: ViewRenderer, cameras: CameraPlan, rng: np.random.Generator, count: int
 ) -> Iterator[Sample]:
-    """Yield samples of a car that drives on as it does, from a random moment on."""
+    """Yield successive samples of a car that continues its motion from a random situation."""
     body, lane = random_body(world, rng)
     vehicles = random_vehicles(world, body, lane, rng)
     expert = Expert(world, lane, world.speed_limit_mps)
     body = _driven(body, expert.wanted_mps2(body, vehicles), rng)
     before = tuple(moved_vehicle(vehicle, -ROW_S) for vehicle in vehicles)
     number = int(rng.integers(1 << 30))
-    older = eyes.see(moved(world, body, -ROW_S), before, number)
+    older = renderer.see(moved(world, body, -ROW_S), before, number)
     for index in range(count):
         if index:
             body = moved(world, body, ROW_S)
             vehicles = tuple(moved_vehicle(vehicle, ROW_S) for vehicle in vehicles)
-        newer = eyes.see(body, vehicles, number + 4 * index + 4)
+        newer = renderer.see(body, vehicles, number + 4 * index + 4)
         if index and abs(body.offset_m - world.lanes.centre_m(lane)) > 0.5 * world.lanes.width_m:
-            # It has drifted into another lane, and that is its own now.
+            # The car has drifted into another lane, which is now its own.
             lane = world.lanes.lane_at(body.offset_m)
             expert = Expert(world, lane, world.speed_limit_mps)
         plan = expert.plan(body, vehicles)
@@ -208,7 +208,7 @@ def _chain(
 
 
 def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
-    """Return a car somewhere on the road, at a steady speed, and the lane it drives in."""
+    """Return a car at a random place, without acceleration, and its lane."""
     lane = int(rng.integers(world.lanes.count))
     s = rng.uniform(_FIRST_M, WORLD_M)
     if rng.random() < _OFF_SHARE:
@@ -221,7 +221,7 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
         speed = min(speed, slowed_mps(world, lane, s, rng))
     point = world.road.at(s)
     x, y, _ = world.road.places(np.array([s]), offset)
-    # As the road bends, and a little otherwise; at most what tyres hold.
+    # The curvature is the road's with some noise, limited by the tyres' grip.
     most = 3.0 / max(speed, 4.0) ** 2
     curvature = point.curvature_1pm + rng.normal(0.0, 0.2) * most
     body = body_at(
@@ -238,7 +238,7 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
 
 
 def _random_speed(limit_mps: float, rng: np.random.Generator) -> float:
-    """Return a speed, m/s: standing, crawling, slow, or as fast as roads are driven."""
+    """Return a random speed, m/s: standing, crawling, slow or normal."""
     drawn = rng.random()
     if drawn < 0.04:
         return 0.0
@@ -250,7 +250,7 @@ def _random_speed(limit_mps: float, rng: np.random.Generator) -> float:
 
 
 def _driven(body: Body, wanted_mps2: float, rng: np.random.Generator) -> Body:
-    """Return a car that has begun to do what its driver wants, or nearly."""
+    """Return a car with nearly the wanted acceleration."""
     if body.speed_mps <= 1.0:
         return body
     least, most = FAMILY_CAR.acceleration_limits_mps2
@@ -259,27 +259,27 @@ def _driven(body: Body, wanted_mps2: float, rng: np.random.Generator) -> Body:
 
 
 def moved(world: World, body: Body, time_s: float) -> Body:
-    """Return where a car is after some time, or was before, if it steers and drives on as now."""
+    """Return a car's state at a relative time, with constant steering and acceleration."""
     speed = max(body.speed_mps + body.acceleration_mps2 * time_s, 0.0)
-    way = 0.5 * (speed + body.speed_mps) * time_s
-    turn = body.curvature_1pm * way
+    distance = 0.5 * (speed + body.speed_mps) * time_s
+    turn = body.curvature_1pm * distance
     sine, cosine = sin_cos(body.heading_rad + 0.5 * turn)
     return body_at(
         world.road,
-        body.x_m + float(cosine) * way,
-        body.y_m + float(sine) * way,
+        body.x_m + float(cosine) * distance,
+        body.y_m + float(sine) * distance,
         body.heading_rad + turn,
         speed,
         body.acceleration_mps2,
         body.curvature_1pm,
-        near_s_m=body.s_m + way,
+        near_s_m=body.s_m + distance,
     )
 
 
 def random_vehicles(
     world: World, body: Body, lane: int, rng: np.random.Generator
 ) -> tuple[Vehicle, ...]:
-    """Return the cars ahead: maybe a lead, maybe others in other lanes."""
+    """Return random cars ahead: possibly a lead, and possibly cars in other lanes."""
     found = []
     for other in range(world.lanes.count):
         is_queue = other == lane and body.speed_mps < CRAWLING_MPS
@@ -289,7 +289,7 @@ def random_vehicles(
         is_near = is_queue and rng.random() < _QUEUE_NEAR_SHARE
         gap = rng.uniform(*_QUEUE_M) if is_near else _random_gap(rng)
         s = body.s_m + FRONT_M + gap - (8.0 if other != lane else 0.0)
-        # Nobody follows the one ahead at any speed.
+        # A car ahead stands, or drives with 0.1 to 1.3 times our speed.
         standing = _QUEUE_STANDING_SHARE if is_queue else _STANDING_SHARE
         ratio = 0.0 if rng.random() < standing else rng.uniform(0.1, 1.3)
         speed = max(body.speed_mps, 0.3 * world.speed_limit_mps) * ratio
@@ -329,7 +329,7 @@ def _vehicle(s_m: float, offset_m: float, speed_mps: float, rng: np.random.Gener
 
 
 def moved_vehicle(vehicle: Vehicle, time_s: float) -> Vehicle:
-    """Return where another car is after some time, or was before."""
+    """Return another car's state at a relative time, with constant acceleration."""
     speed = max(vehicle.speed_mps + vehicle.acceleration_mps2 * time_s, 0.0)
-    way = 0.5 * (speed + vehicle.speed_mps) * time_s
-    return replace(vehicle, s_m=vehicle.s_m + way, speed_mps=speed)
+    distance = 0.5 * (speed + vehicle.speed_mps) * time_s
+    return replace(vehicle, s_m=vehicle.s_m + distance, speed_mps=speed)

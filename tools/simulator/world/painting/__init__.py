@@ -1,1 +1,1 @@
-"""Pictures of the simulated world: ground, sky, things on and along the road."""
+"""Renders pictures of the simulated world: ground, sky, and objects on and along the road."""

@@ -1,4 +1,8 @@
-"""Paints what is behind the road: clouds, hills, and the woods at the horizon and beside it."""
+"""Renders the background behind the road: clouds, hills, and woods at the horizon and alongside.
+
+`Sky` combines the rendered ground with sky and ridges to a YUV picture; `Woods` then draws the
+woods, hedges and walls along the road into it.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +19,46 @@ from tools.simulator.world.view import Bytes, Lens, Sight, View
 from tools.simulator.world.world import Lanes
 
 _TURN_RAD = 6.283185307179586
-# Ridges are known in so many directions.
+# Number of directions around the horizon at which a ridge's height is tabulated.
 _DIRECTIONS = 4096
-# Knots of hills and of woods around the horizon, and how rough their outline is.
+# Number of random knots around the horizon that form the outlines of hills and of woods.
 _HILL_KNOTS, _WOOD_KNOTS = 64, 512
-# The sky has the colour of its top from so far above the horizon (tangent).
+# Tangent of the elevation above which the sky has the colour of its top.
 _SKY_RISE = 0.42
-# Clouds repeat after so many columns; cells of their two scales, and their shares.
+# Clouds repeat after this many columns. Each scale has a cell's rows and columns, and its share.
 _CLOUD_COLUMNS = 2048
 _CLOUD_CELLS = ((64, 256, 0.65), (16, 64, 0.35))
 _CLOUD_LUMA = 52.0
-# Rows that are rounded at once.
+# Number of rows rounded in one piece.
 _PIECE_ROWS = 48
 _HILLS: Colour = (98.0, 135.0, 124.0)
 _WOODS: Colour = (58.0, 124.0, 125.0)
 
 
 class _Ridge(NamedTuple):
-    """An outline before the sky: tangent of its height in each direction, (directions + 1,)."""
+    """A hill or tree outline against the sky.
+
+    `rise` (directions + 1,) is the tangent of its elevation in each direction.
+    """
 
     rise: Floats
     colour: Colour
 
 
 class Picture(NamedTuple):
-    """Planes of a picture: luma (h, w), U and V (h/2, w/2), uint8, BT.601 limited range."""
+    """The planes of a picture: luma (h, w), U and V (h/2, w/2), uint8, BT.601 limited range."""
 
     luma: Bytes
     u: Bytes
     v: Bytes
 
     def nv12(self) -> tuple[Bytes, Bytes]:
-        """Return luma (h, w) and chroma (h/2, w), U and V interleaved."""
+        """Return luma (h, w) and chroma (h/2, w) with U and V interleaved."""
         return self.luma, np.stack([self.u, self.v], axis=2).reshape(self.u.shape[0], -1)
 
 
 class Sky:
-    """Paints what is behind the ground of one camera."""
+    """Renders the sky and the horizon of one camera above its ground."""
 
     def __init__(self, view: View, scenery: Scenery, lighting: Lighting) -> None:
         self._lens = view.lens
@@ -67,12 +74,12 @@ class Sky:
             )
             if height > 0.0
         )
-        # Down to the horizon, and some more for cameras that look up.
+        # The table reaches below the horizon, for cameras that look up.
         rows = min(max(round(view.lens.cy_px) + 80, 64), view.lens.height)
         self._clouds = _clouds(rng, rows, scenery.cloud, lighting)
 
     def _lit(self, colour: Colour, share: float) -> Colour:
-        """Return a colour in this light, some of it taken by haze."""
+        """Return a colour in this light; `share` is the contrast left by haze."""
         lighting = self._lighting
         bright = BLACK + (colour[0] - BLACK) * lighting.ambient
         toned = [128.0 + (part - 128.0) * lighting.chroma for part in colour[1:]]
@@ -85,7 +92,7 @@ class Sky:
     def paint(self, sight: Sight, heading_rad: float, ground: Pixels, skyline: Floats) -> Picture:
         """Return the picture of sky and ground.
 
-        `skyline` is (width,): the row in which the ground begins.
+        `skyline` (width,) is the first row of the ground in each column.
         """
         height, width = self._lens.height, self._lens.width
         horizon = sight.horizon_rows(self._columns)
@@ -125,7 +132,7 @@ class Sky:
         return picture
 
     def _rise(self, ridge: _Ridge, heading_rad: float) -> Floats:
-        """Return how many pixels a ridge is above the horizon in each column."""
+        """Return the height of a ridge above the horizon in each column, in pixels."""
         at = (self._azimuths + heading_rad) * (_DIRECTIONS / _TURN_RAD)
         at -= np.floor(at * (1.0 / _DIRECTIONS)) * _DIRECTIONS
         index = np.minimum(at.astype(np.int64), _DIRECTIONS - 1)
@@ -143,12 +150,12 @@ class Sky:
         return np.asarray((low + (top - low) * share[:, None]).astype(np.float32))
 
     def _cloud_rows(self, horizon: float, heading_rad: float, last: int) -> Floats32 | None:
-        """Return what clouds add to the luma of the first rows."""
+        """Return the luma added by clouds in the first rows."""
         if self._clouds is None:
             return None
         shift = heading_rad * self._lens.focal_px + self._lens.cx_px
         begin = math.floor(shift) % _CLOUD_COLUMNS
-        # The last row of the table lies at the horizon.
+        # The last row of the table is at the horizon.
         size = len(self._clouds)
         rows = np.arange(last) + (size - 1 - math.floor(horizon))
         rows = np.clip(rows, 0, size - 1)
@@ -156,15 +163,14 @@ class Sky:
 
 
 def _below(rows: Floats32, line: Floats, scale: int) -> Floats32:
-    """Return the share of each pixel that is below a line, (rows, columns)."""
+    """Return the share of each pixel below a line, (rows, columns)."""
     edge = ((line[::scale] + 0.5) * (1.0 / scale)).astype(np.float32)
     share: Floats32 = rows + np.float32(0.5) - edge
     return np.clip(share, np.float32(0.0), np.float32(1.0), out=share)
 
 
 def _write(values: Floats32, black: float, target: Bytes) -> None:
-    """Round what is over black to bytes, in limited range."""
-    # In pieces that stay in the cache.
+    """Round values relative to black to bytes in limited range, in pieces that fit the cache."""
     for first in range(0, len(values), _PIECE_ROWS):
         piece = values[first : first + _PIECE_ROWS] + np.float32(black + 0.5)
         np.clip(piece, np.float32(BLACK), np.float32(WHITE), out=piece)
@@ -172,7 +178,7 @@ def _write(values: Floats32, black: float, target: Bytes) -> None:
 
 
 def _outline(rng: np.random.Generator, knots: int, height: float, rough: float) -> Floats:
-    """Return the height of a ridge in each direction, with some trees or rocks on it."""
+    """Return the height of a ridge in each direction, roughened by trees or rocks."""
     at = np.arange(_DIRECTIONS + 1, dtype=np.float64)
     values = rng.integers(0, 65, knots) / 64.0
     values = np.concatenate([values, values[:1]])
@@ -186,7 +192,7 @@ def _outline(rng: np.random.Generator, knots: int, height: float, rough: float) 
 def _clouds(
     rng: np.random.Generator, rows: int, share: float, lighting: Lighting
 ) -> Floats32 | None:
-    """Return what clouds add to the luma of the sky, (rows, columns), to be read cyclically."""
+    """Return the luma added to the sky by clouds, (rows, columns), with its columns repeated."""
     if share <= 0.0:
         return None
     total = np.zeros((rows, _CLOUD_COLUMNS), np.float32)
@@ -204,7 +210,7 @@ def _clouds(
         )
         total += stretched[:, index]
         total += change
-    # Single clouds in a clear sky; a closed cover is grey already and only varies.
+    # A clear sky has single clouds. A closed cover is grey already, so only its brightness varies.
     bright = lighting.sky_low[0] - BLACK
     scale = _CLOUD_LUMA * bright / 180.0
     cover = np.maximum(total - np.float32(0.62 - 0.3 * share), np.float32(0.0))
@@ -213,20 +219,24 @@ def _clouds(
     return np.concatenate([cover, cover], axis=1)
 
 
-# --- What runs along the road behind its verges: edges of woods, hedges, high walls -----------
+# --- Edges of woods, hedges and high walls along the road ----------------------------------------
 
-# Heights and tones are known every metre, and repeat.
+# Heights and tones are tabulated every metre, and repeat after this many.
 _CELLS = 1024
 # The foot is darker than the top by this share of the brightness.
 _FOOT_SHADE = 0.45
-# Anything nearer is painted as if at this distance.
+# Woods closer than this are drawn at this distance.
 _NEAREST_M = 3.0
 
 
 class _Edge(NamedTuple):
-    """One side's woods: which border of the survey its foot is, and what it looks like.
+    """The edge of the woods on one side of the road.
 
-    `height_m` and `tone` are (cells + 1,) along the road; `side` is 1 on the right, -1 on the left.
+    Attributes:
+        border: index of the border in surveys that is the foot of the woods.
+        side: 1 on the right, -1 on the left.
+        height_m, tone: (cells + 1,) height and brightness along the road.
+        colour: U and V less 128.
     """
 
     border: int
@@ -237,9 +247,9 @@ class _Edge(NamedTuple):
 
 
 class Woods:
-    """Paints the woods of one camera.
+    """Renders the woods of one camera.
 
-    `first` is the number of the first of its borders in surveys.
+    `first` is the index of its first border in surveys.
     """
 
     def __init__(
@@ -258,7 +268,7 @@ class Woods:
                 continue
             edge = lanes.right_edge_m if side > 0.0 else lanes.left_edge_m
             rough = scenery.woods_rough
-            # Crowns of some metres, and the twigs on them.
+            # Crowns are 4 m wide, with twigs on top.
             crowns = np.repeat(drawn[0, ::4], 4) - 0.5
             outline = 1.0 + rough * (0.9 * crowns + 0.35 * (drawn[1] - 0.5))
             tone = 1.0 + (0.08 + 0.6 * rough) * (drawn[2] - 0.5)
@@ -278,13 +288,14 @@ class Woods:
     def paint(self, picture: Picture, survey: Survey, s_m: float) -> None:
         """Paint the woods over sky and ground.
 
-        The survey holds the borders of `offset_m`.
+        The survey must contain the borders at `offset_m`.
         """
         for edge in self._edges:
             self._paint_edge(picture, survey, edge, s_m)
 
     def _paint_edge(self, picture: Picture, survey: Survey, edge: _Edge, s_m: float) -> None:
-        # From near to far the foot runs towards the middle; parts that run back are hidden.
+        # From near to far, the foot runs towards the middle of the picture. Parts that run back are
+        # hidden.
         towards = -edge.side * survey.columns[edge.border, ::-1]
         towards = np.maximum.accumulate(towards)
         columns = -edge.side * self._columns
@@ -297,7 +308,7 @@ class Woods:
         columns = columns[first:last]
         nearness = np.interp(columns, towards, survey.nearness_1pm[::-1])
         foot = np.interp(columns, towards, survey.rows[edge.border, ::-1])
-        # Where it ends far away it is as low as can be seen.
+        # Columns beyond the visible foot get a nearness of 0.
         nearness = np.where(seen[first:last], np.minimum(nearness, 1.0 / _NEAREST_M), 0.0)
         cells = s_m + 1.0 / np.maximum(nearness, 1e-3)
         cells -= np.floor(cells * (1.0 / _CELLS)) * _CELLS
@@ -317,7 +328,7 @@ class Woods:
         look: tuple[Floats, Floats],
         colour: tuple[float, float],
     ) -> None:
-        """Fill the picture between two lines; `look` is brightness and nearness by column."""
+        """Fill the picture between two lines; `look` is brightness and nearness per column."""
         top, foot = lines
         tone, nearness = look
         lighting, height = self._lighting, self._lens.height

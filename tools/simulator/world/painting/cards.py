@@ -1,4 +1,8 @@
-"""Flat upright things in a picture: sprites, boxes and sides, blended in with exact coverage."""
+"""Draws flat upright objects into a picture: sprites, boxes and slanted sides.
+
+A *card* is a sprite with an alpha channel in several sizes. Objects are blended with the exact
+share of each pixel that they cover.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +17,44 @@ from tools.simulator.world.painting.backdrop import Picture
 from tools.simulator.world.painting.light import BLACK, WHITE, Floats32, Lighting
 from tools.simulator.world.view import Bytes
 
-# Planes of a sprite: coverage, brightness it reflects, U and V less 128; brightness of its own.
+# Planes of a sprite: coverage, reflected brightness, U and V less 128, and emitted brightness.
 PLANES = 5
-# Where a pixel of the sprite covers more pixels than this across, it is copied to each of them.
+# If a sprite pixel is wider than this many picture pixels, it is copied without interpolation.
 _COARSE = 3.0
-# Sprites are halved down to this many pixels.
+# Sprites are halved until a side is at most this many pixels.
 _SMALLEST_PX = 6
-# Boxes narrower than this leave no trace in the colours.
+# Boxes narrower than this do not change the chroma planes.
 _COLOUR_PX = 2.0
 
-# Sides narrower than this are not painted.
+# Sides narrower than this are not drawn.
 _SIDE_PX = 1.2
 
 Sprite = NDArray[np.float32]
 
 
 class Frame(NamedTuple):
-    """Where a thing is seen: borders of pixels, so that pixel i reaches from i to i + 1."""
+    """The rectangle of an object in the picture; pixel i extends from i to i + 1."""
 
     left: float
     right: float
     top: float
     bottom: float
-    # Below this row a crest hides it.
+    # Row below which a crest of the road hides the object.
     cut: float
 
 
 class Lit(NamedTuple):
-    """How a thing is seen: factor on what it reflects, and the share of contrast haze leaves."""
+    """The illumination of an object: gain on its reflection, and share of contrast left by haze."""
 
     gain: float
     seen: float
 
 
 class Card:
-    """A sprite in all sizes.
+    """A sprite in several sizes, each half of the one before.
 
-    The sprite is (``PLANES``, h, w), one plane less if nothing shines, multiplied by the coverage.
-    Powers of 2 keep all sizes.
+    The sprite is (``PLANES``, h, w), premultiplied by the coverage; without emitted light it has
+    one plane less. With powers of 2 as h and w, all sizes exist.
     """
 
     def __init__(self, sprite: Sprite) -> None:
@@ -70,7 +74,7 @@ class Card:
             self._sums.append(sums)
 
     def size_for(self, width: float, height: float) -> int:
-        """Return which size is not much finer than pixels."""
+        """Return the index of the smallest size that is at least as fine as the pixels."""
         pick = 0
         for index, size in enumerate(self.sizes):
             if size.shape[2] >= width and size.shape[1] >= height:
@@ -78,7 +82,7 @@ class Card:
         return pick
 
     def sample(self, frame: Frame, rows: range, columns: range) -> Floats32:
-        """Return the means over pixels, (planes, rows, columns), of the sprite in a frame."""
+        """Return the sprite drawn into a frame, averaged over pixels, (planes, rows, columns)."""
         wide, high = frame.right - frame.left, frame.bottom - frame.top
         sums = self._sums[self.size_for(wide, high)]
         down, across = sums.shape[1] - 1, sums.shape[2] - 1
@@ -98,7 +102,7 @@ class Card:
 
 
 def _edges(pixels: range, low: float, scale: float, last: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return where the borders of pixels lie in a table of sums: index and rest."""
+    """Return the positions of pixel borders in a table of sums: index and remainder."""
     at = (np.arange(pixels.start, pixels.stop + 1) - low) * scale
     at = np.clip(at, 0.0, float(last))
     index = np.minimum(at.astype(np.int64), last - 1)
@@ -106,7 +110,7 @@ def _edges(pixels: range, low: float, scale: float, last: int) -> tuple[NDArray[
 
 
 def window(frame: Frame, picture: Picture) -> tuple[range, range] | None:
-    """Return the even rows and columns of a picture that a frame touches; None: none."""
+    """Return the even ranges of rows and columns that a frame touches; None if there are none."""
     height, width = picture.luma.shape
     bottom = min(frame.bottom, frame.cut)
     if not (frame.right > 0.0 and frame.left < width and bottom > 0.0 and frame.top < height):
@@ -118,7 +122,7 @@ def window(frame: Frame, picture: Picture) -> tuple[range, range] | None:
 
 
 def stamp(picture: Picture, card: Card, frame: Frame, lit: Lit, lighting: Lighting) -> None:
-    """Blend a sprite into a picture, upright in a frame."""
+    """Blend a sprite upright into a frame of the picture."""
     found = window(frame, picture)
     if found is None:
         return
@@ -139,7 +143,7 @@ def blend(
     lit: Lit,
     lighting: Lighting,
 ) -> None:
-    """Blend samples (planes, rows, columns) of even places into a picture."""
+    """Blend samples (planes, rows, columns) into a picture; the ranges start and end even."""
     gain, seen = np.float32(lit.gain), np.float32(lit.seen)
     alpha = samples[0]
     haze = np.float32((lighting.haze[0] - BLACK) * (1.0 - lit.seen) + BLACK)
@@ -192,7 +196,7 @@ def stamp_box(
 
 
 def _coverage(low: float, high: float, size: int) -> tuple[slice, Floats32] | None:
-    """Return the pixels from low to high and how much of each is covered; None: none."""
+    """Return the pixels from low to high and their coverage; None if there are none."""
     first, last = max(0, math.floor(low)), min(size, math.ceil(high))
     if last <= first:
         return None
@@ -202,10 +206,10 @@ def _coverage(low: float, high: float, size: int) -> tuple[slice, Floats32] | No
 
 
 class Side(NamedTuple):
-    """A flat side seen at an angle: an upright border near the camera and one further away.
+    """A flat upright side seen at an angle, given by its near and its far vertical edge.
 
-    `column`, `top`, `bottom` and `depth_m` are those of the near and of the far border; `part` is
-    the part of the sprite at each of them, 0..1.
+    Each field holds the value of the near and of the far edge. `part` is the position within the
+    sprite, 0..1.
     """
 
     column: tuple[float, float]
@@ -218,7 +222,7 @@ class Side(NamedTuple):
 def stamp_side(
     picture: Picture, card: Card, side: Side, cut: float, lit: Lit, lighting: Lighting
 ) -> None:
-    """Blend a sprite into a picture, in perspective."""
+    """Blend a sprite into a picture in perspective; rows below `cut` are hidden."""
     left, right = min(side.column), max(side.column)
     frame = Frame(left, right, min(side.top), max(side.bottom), cut)
     found = window(frame, picture)
@@ -237,7 +241,7 @@ def stamp_side(
     size = card.sizes[card.size_for(right - left, float((bottom - top).max()))]
     high, wide = size.shape[1:]
     row = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] + np.float32(0.5)
-    # Rows of the sprite, from the upper end of each column.
+    # Sprite rows, counted from the top of the side in each column.
     scale = (high / np.maximum(bottom - top, 1e-3)).astype(np.float32)
     upper, lower = top.astype(np.float32), np.minimum(bottom, cut).astype(np.float32)
     under = row - upper

@@ -1,4 +1,8 @@
-"""What other cars look like from behind and from the side."""
+"""Generates sprites of other cars, seen from behind and from the side.
+
+A sprite is drawn from filled trapezoids and ellipses on a canvas, by kind (car, van, lorry) and
+paint.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from tools.simulator.world.curves import Floats
 from tools.simulator.world.painting.cards import PLANES, Card, Sprite
 from tools.simulator.world.painting.light import Lighting
 
-# Sprites reach further than the car, for its shadow: to each side of its width, and below.
+# Sprites include a margin for the shadow, on each side and below, as a share of the car's size.
 MARGIN = 0.06
 _SIZE_PX = 64
-# How often a pixel is divided to see what covers it.
+# Canvas pixels per sprite pixel in each direction, for coverage.
 _FINE = 2
-# Brightness, U and V less 128; more of them are grey, as on roads.
+# Brightness, U and V less 128 of car paints; most are grey, as on real roads.
 _PAINTS = (
     (196.0, 0.0, 0.0),
     (204.0, 0.0, 0.0),
@@ -32,16 +36,16 @@ _PAINTS = (
 )
 _GLASS, _DARK, _TYRE = (30.0, 2.0, -1.0), (14.0, 0.0, 0.0), (18.0, 0.0, 0.0)
 _PLATE, _LAMP = (170.0, -4.0, 2.0), (48.0, -14.0, 70.0)
-# Brightness of lamps that are on.
+# Brightness of lit lamps.
 _TAIL_GLOW, _BRAKE_GLOW = 55.0, 105.0
-# Taller than this is a van, and than that a lorry.
+# Height above which a vehicle is a van, and above which it is a lorry.
 _VAN_M, _LORRY_M = 1.9, 2.7
 
 Paint = tuple[float, float, float]
 
 
 class _Canvas:
-    """A sprite in the making; x 0..1 from the left, y 0..1 from the ground up."""
+    """A sprite while it is drawn; x is 0..1 from the left, y 0..1 from the ground up."""
 
     def __init__(self, chroma: float) -> None:
         size = _SIZE_PX * _FINE
@@ -59,7 +63,7 @@ class _Canvas:
         glow: float = 0.0,
         alpha: float = 1.0,
     ) -> None:
-        """Fill a shape between two levels: height, left and right end of each."""
+        """Fill a trapezoid; `bottom` and `top` are height, left end and right end."""
         rows = self._within(self._y[:, 0], bottom[0], top[0])
         columns = self._within(self._x[0], min(bottom[1], top[1]), max(bottom[2], top[2]))
         x, t = self._x[:, columns], (self._y[rows] - bottom[0]) / (top[0] - bottom[0])
@@ -88,7 +92,7 @@ class _Canvas:
         part += (values[:, None, None] - part) * share
 
     def card(self) -> Card:
-        """Return the sprite."""
+        """Return the finished sprite as a card."""
         fine = self.planes.reshape(PLANES, _SIZE_PX, _FINE, _SIZE_PX, _FINE)
         total = np.zeros((PLANES, _SIZE_PX, _SIZE_PX), np.float32)
         for row in range(_FINE):
@@ -99,7 +103,7 @@ class _Canvas:
 
 
 class CarCards:
-    """Sprites of cars, made when they are first seen."""
+    """A cache of car sprites, generated at first use."""
 
     def __init__(self, lighting: Lighting) -> None:
         self._lighting = lighting
@@ -107,9 +111,9 @@ class CarCards:
         self._sides: dict[tuple[int, int], Card] = {}
 
     def rear(self, paint: int, height_m: float, *, is_braking: bool) -> Card:
-        """Return a car from behind.
+        """Return the rear view of a car.
 
-        `paint` is the seed of its looks.
+        `paint` is the seed of its appearance.
         """
         key = (paint % len(_PAINTS), _kind(height_m), is_braking)
         if key not in self._rears:
@@ -117,7 +121,7 @@ class CarCards:
         return self._rears[key]
 
     def side(self, paint: int, height_m: float) -> Card:
-        """Return a car's side: its rear on the left."""
+        """Return the side view of a car, with its rear on the left."""
         key = (paint % len(_PAINTS), _kind(height_m))
         if key not in self._sides:
             self._sides[key] = self._make_side(_PAINTS[key[0]], key[1])

@@ -1,9 +1,10 @@
-"""Paints the ground by differences: a road over hills, with all that is painted on it.
+"""Renders the ground: a road over hills, with markings, grain and shadows.
 
-Every border of a strip adds, in each row of the picture, the step of brightness to the pixel it
-crosses, divided between that pixel and the next; one running sum along the rows turns the steps
-into the picture. So borders are exact to a fraction of a pixel whatever they overlap. A survey
-projects the road ahead first: its borders, and the line in which the land ends.
+The ground is a sum of *strips*, stretches along the road between a left and a right border. Each
+border adds, in each row of the picture, its step of brightness to the pixel it crosses and the next
+one, in proportion. A running sum along the rows then turns the steps into the picture, so borders
+are exact to a fraction of a pixel. Before that, a *survey* projects the road ahead: the borders of
+all strips, and the skyline, where the land ends.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tools.simulator.world.scenery import Scenery
 from tools.simulator.world.view import NEAREST_M, Sight, View
 from tools.simulator.world.world import Lanes
 
-# Distances ahead at which borders are computed; between them they are straight in the picture.
+# Distances ahead at which borders are projected; they are straight lines in between.
 _AHEAD_M: Floats = np.concatenate(
     [
         np.arange(0.4, 4.0, 0.4),
@@ -41,21 +42,21 @@ _AHEAD_M: Floats = np.concatenate(
     ]
 )
 _NEARNESS_1PM: Floats = 1.0 / _AHEAD_M
-# Where the road runs so far away to the side, it is out of sight: the cosine of 70 degrees.
+# Cosine of 70 degrees. A road that turns further away from the view direction is out of sight.
 _LEAST_ACROSS = 0.34
-# The land goes along with the road for so far to both sides.
+# The land is as high as the road up to this distance on both sides.
 _LAND_M = 180.0
-# The skyline is computed from this distance on, in so many columns.
+# First index of _AHEAD_M and number of columns used to compute the skyline.
 _LAND_FROM = 21
 _SKYLINE_COLUMNS = 49
 
 
 class Survey(NamedTuple):
-    """The road as it lies before the camera.
+    """The projection of the road ahead of the camera.
 
     Attributes:
-        columns: (b, n) of borders, from far to near; the last border is the reference line.
-        rows: (b, n) the same; never falling: what a crest hides has the crest's row.
+        columns: (b, n) columns of borders, from far to near; the last border is the reference line.
+        rows: (b, n) rows of borders, never decreasing: points hidden by a crest have its row.
         nearness_1pm: (n,) inverse of the arc length from the car.
         skyline: (width,) row in which the land ends.
     """
@@ -66,14 +67,14 @@ class Survey(NamedTuple):
     skyline: Floats
 
     def row_at(self, ahead_m: float) -> float:
-        """Return the row above which the road is seen at a distance: its own, or a crest's."""
+        """Return the row of the road at a distance, or of the crest that hides it."""
         return float(np.interp(1.0 / ahead_m, self.nearness_1pm, self.rows[-1]))
 
 
 def survey(sight: Sight, road: Road, s_m: float, offset_m: Floats, up_m: Floats) -> Survey:
     """Project the road ahead of an arc length.
 
-    Borders are (b,): lateral offsets and heights over the road.
+    `offset_m` and `up_m` (b,) are the borders' lateral offsets and heights above the road.
     """
     s = s_m + _AHEAD_M
     count = max(int(np.searchsorted(s, road.end_m)), 2)
@@ -84,7 +85,7 @@ def survey(sight: Sight, road: Road, s_m: float, offset_m: Floats, up_m: Floats)
     away = np.flatnonzero(across[0] < _LEAST_ACROSS)
     count = max(int(away[0]), 2) if away.size else count
     rise = (-sight.right[2], -sight.down[2], -sight.forward[2])
-    # Height is measured along the world's vertical.
+    # Heights are measured along the world's vertical.
     offset, up = np.append(offset_m, 0.0)[:, None], np.append(up_m, 0.0)[:, None]
     right, down, forward = (
         one[:count] + offset * side[:count] + up * vertical
@@ -107,9 +108,9 @@ def _skyline(
     centre: tuple[Floats, Floats, Floats],
     level: tuple[Floats, Floats, Floats],
 ) -> Floats:
-    """Return the row in which the land ends, in each column: the horizon, or hills before it.
+    """Return the row in which the land ends in each column: the horizon, or hills in front of it.
 
-    `level` is the direction across the reference line without bank: the land lies along it.
+    `level` is the direction across the reference line without bank, along which the land extends.
     """
     lens = sight.lens
     columns = np.linspace(0.0, lens.width - 1.0, _SKYLINE_COLUMNS)
@@ -117,7 +118,7 @@ def _skyline(
     aside = ((columns - lens.cx_px) / lens.focal_px)[:, None]
     right, down, forward = (part[_LAND_FROM:] for part in centre)
     right1, down1, forward1 = (part[_LAND_FROM:] for part in level)
-    # The point of the line, in metres from the road, that lies in the column.
+    # The intersection of the cross line with each column, in metres from the road.
     slope = right1 - aside * forward1
     at = (aside * forward - right) / np.where(np.abs(slope) < 1e-3, 1e-3, slope)
     depth = forward + at * forward1
@@ -128,21 +129,21 @@ def _skyline(
     return np.asarray(np.interp(every, columns, np.minimum(land, horizon)))
 
 
-# --- The ground between these borders ---------------------------------------------------------
+# --- The ground between the borders --------------------------------------------------------------
 
-# Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
+# Scale of the fixed-point sums. Integer sums are exact and several times faster.
 _ONE = 65536.0
-# Strips with a height fade from half of this distance on.
+# Strips above the ground fade out between half of this distance and this distance.
 _HIGH_TO_M = 160.0
 
 
 class Band:
-    """Rows of the picture from `top` to before `bottom`, each sampled several times for borders."""
+    """Rows `top` to before `bottom` of the picture, each with several sample rows for borders."""
 
     def __init__(self, top: int, bottom: int, samples: int) -> None:
         self.count = bottom - top
         self.samples = samples
-        # Row r reaches from r - 0.5 to r + 0.5.
+        # Row r extends from r - 0.5 to r + 0.5.
         self.edges: Floats = np.arange(top, bottom + 1, dtype=np.float64) - 0.5
         self.middles: Floats = self.edges[:-1] + 0.5
         inside = (np.arange(samples) + 0.5) / samples
@@ -150,9 +151,9 @@ class Band:
 
 
 class Layer:
-    """Strips that are summed up.
+    """A set of strips that are summed in one sweep.
 
-    `first` is the number of the first strip's left border among the surveyed borders.
+    `first` is the index of the first strip's left border among the surveyed borders.
     """
 
     def __init__(self, strips: Sequence[Strip], first: int) -> None:
@@ -168,7 +169,7 @@ class Layer:
         self._high: NDArray[np.int64] = np.array(high, np.int64)
         self._grain_luma = column([strip.grain_luma for strip in strips])
         self.is_shiny = column([float(strip.is_shiny) for strip in strips])
-        # Those with a colour, and their borders.
+        # Strips with a colour, and their borders.
         tinted = [at for at, strip in enumerate(strips) if strip.u or strip.v]
         self.tinted: NDArray[np.int64] = np.array(tinted, np.int64)
         self.tinted_borders: NDArray[np.int64] = np.array(
@@ -178,16 +179,16 @@ class Layer:
         self.v = column([strips[at].v for at in tinted])
 
     def edges(self, view: Survey, band: Band, width: int) -> Floats:
-        """Return where borders cross rows, (2 k, rows * samples), 0..width."""
+        """Return the columns where borders cross rows, (2 k, rows * samples), 0..width."""
         edges = np.empty((len(self._borders), band.queries.size))
         for at, border in enumerate(self._borders):
             edges[at] = np.interp(band.queries, view.rows[border], view.columns[border])
-        # Pixel i reaches from i to i + 1.
+        # Pixel i extends from i to i + 1.
         edges += 0.5
         return np.clip(edges, 0.0, float(width), out=edges)
 
     def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
-        """Return what strips add to each row, (k, rows), and their share of the row, 0..1."""
+        """Return the brightness that strips add to each row, and their share of it, (k, rows)."""
         nearness = np.empty((len(self._strips), band.edges.size))
         left = self._borders[::2]
         for at, border in enumerate(left):
@@ -197,7 +198,7 @@ class Layer:
         # Strips end where the road is out of sight.
         share = band.edges[1:] - view.rows[left.start : left.stop : 2, :1]
         np.clip(share, 0.0, 1.0, out=share)
-        # Far away, in bends, upright things would lie over the road instead of what is beside it.
+        # Far away in bends, upright strips would cover the road instead of the ground next to it.
         far = nearness[self._high, 1:] * _HIGH_TO_M - 1.0
         share[self._high] *= np.clip(far, 0.0, 1.0)
         for at, strip in enumerate(self._strips):
@@ -212,10 +213,10 @@ class Layer:
         return amounts, share
 
 
-class Room:
-    """Memory for the pictures of `sweep`, kept from frame to frame.
+class SweepBuffers:
+    """The buffers of `sweep`, reused for all frames.
 
-    Fresh memory costs more than what is computed in it: the system clears it page by page.
+    Fresh memory would cost more than the computation, because the system clears it page by page.
     """
 
     def __init__(self, rows: int, width: int) -> None:
@@ -225,13 +226,13 @@ class Room:
         self._picture: Floats32 = np.zeros((rows, width), np.float32)
 
     def steps(self, rows: int) -> NDArray[np.int32]:
-        """Return (rows, width + 2) zeros."""
+        """Return the steps, (rows, width + 2), cleared to zeros."""
         steps = self._steps[:rows]
         steps.fill(0)
         return steps
 
     def summed(self, rows: int) -> Floats32:
-        """Return the sums of the steps along their rows, (rows, width); valid until the next."""
+        """Return the running sums of the steps, (rows, width); valid until the next call."""
         sums, picture = self._sums[:rows], self._picture[:rows]
         np.cumsum(self._steps[:rows, : self.width], axis=1, dtype=np.int32, out=sums)
         picture[...] = sums
@@ -239,20 +240,20 @@ class Room:
         return picture
 
 
-def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
+def sweep(edges: Floats, amounts: Floats, base: Floats, buffers: SweepBuffers) -> Floats32:
     """Return the picture of strips over a base, (rows, width).
 
-    The picture is valid until the next one in the same room.
+    The picture is valid until the next sweep with the same buffers.
 
     Args:
         edges: (2 k, rows * samples) columns where left and right borders cross the rows, 0..width.
-        amounts: (k, rows) what each strip adds.
-        base: (rows,) what is below all of them.
-        room: memory of the picture.
+        amounts: (k, rows) brightness that each strip adds.
+        base: (rows,) brightness of the ground below all strips.
+        buffers: buffers for the picture.
     """
     count, rows = amounts.shape
     samples = edges.shape[1] // rows
-    steps = room.steps(rows)
+    steps = buffers.steps(rows)
     steps[:, 0] = np.rint(base * _ONE)
     pixel = edges.astype(np.int32)
     part = np.subtract(edges, pixel, dtype=np.float32)
@@ -261,33 +262,33 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     step[:, 0] = up
     np.negative(up, out=step[:, 1])
     step = step.reshape(part.shape)
-    # Of a step, so much belongs to the next pixel; the two are exactly the step.
+    # Split each step between its pixel and the next; the two parts add up exactly.
     part *= step
     second = part.astype(np.int32)
     step -= second
-    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(room.width + 2), samples)
+    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(buffers.width + 2), samples)
     flat, places = steps.ravel(), pixel.ravel()
     np.add.at(flat, places, step.ravel())
     places += 1
     np.add.at(flat, places, second.ravel())
-    return room.summed(rows)
+    return buffers.summed(rows)
 
 
-# Small pictures are sampled twice a row.
+# Pictures with fewer rows than this are sampled twice per row.
 _FINE_ROWS = 400
-# What stands along the edges is lower than this share of the lens's height.
+# Largest height of structures along the edges, as a share of the camera's height.
 _BELOW_LENS = 0.8
-# A wet road mirrors the sky where it is seen at a grazing angle: from so far on, so much of it.
+# A wet road mirrors the sky at grazing angles: from this inverse distance on, up to this share.
 _SHINE_FROM_1PM = 0.125
 _SHINE = 0.5
-# However many shadows fall together, so much light is left.
+# Least light left where shadows overlap.
 _DARKEST = 0.3
 
 
 class Pixels(NamedTuple):
-    """The picture from row `top` down: brightness, and colours less 128 at half the size.
+    """The ground's picture from row `top` down: luma over black, and U and V less 128 at half size.
 
-    Valid until the ground paints the next one.
+    It is valid until the ground renders the next one.
     """
 
     top: int
@@ -297,12 +298,12 @@ class Pixels(NamedTuple):
 
     @property
     def planes(self) -> tuple[Floats32, Floats32, Floats32]:
-        """Brightness and colours."""
+        """The luma, U and V planes."""
         return self.luma, self.u, self.v
 
 
 class Ground:
-    """Paints one camera's ground."""
+    """Renders the ground of one camera."""
 
     def __init__(self, view: View, lanes: Lanes, scenery: Scenery, lighting: Lighting) -> None:
         self._lens = view.lens
@@ -313,7 +314,7 @@ class Ground:
         strips = strips_of(lanes, scenery, _BELOW_LENS * view.height_m)
         shades = shade_strips(lanes, scenery, lighting.sun)
         every = (*strips, *shades)
-        # Of the borders, left and right of each strip.
+        # Offsets and heights of the borders, left and right of each strip.
         self.offset_m: Floats = np.array([at for one in every for at in (one.left_m, one.right_m)])
         self.up_m: Floats = np.array(
             [at for one in every for at in (one.left_up_m, one.right_up_m)]
@@ -322,15 +323,17 @@ class Ground:
         self._shades = Layer(shades, 2 * len(strips)) if shades else None
         self._beam = beam_picture(view) if lighting.beam else None
         size = (self._lens.height, self._lens.width)
-        self._room = Room(*size)
-        self._shade_room = Room(*size) if shades else self._room
-        self._u_room, self._v_room = (Room(size[0] // 2, size[1] // 2) for _ in range(2))
+        self._buffers = SweepBuffers(*size)
+        self._shade_buffers = SweepBuffers(*size) if shades else self._buffers
+        self._u_buffers, self._v_buffers = (
+            SweepBuffers(size[0] // 2, size[1] // 2) for _ in range(2)
+        )
         self._samples = 2 if self._lens.height < _FINE_ROWS else 1
 
     def paint(self, survey: Survey, s_m: float) -> Pixels:
         """Return the ground from the highest row of the skyline down.
 
-        The survey holds the borders of this ground.
+        The survey must contain the borders of this ground.
         """
         lens, lighting = self._lens, self._lighting
         top = math.floor(float(survey.skyline.min())) // 2 * 2
@@ -345,27 +348,27 @@ class Ground:
         haze = (lighting.haze[0] - BLACK) * (1.0 - seen)
         if self._beam is None:
             bright = lighting.ambient * seen
-            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, self._room)
+            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, self._buffers)
             self._darken(luma, survey, s_m, band)
         else:
-            luma = sweep(edges, amounts * seen, self._base[0] * seen, self._room)
+            luma = sweep(edges, amounts * seen, self._base[0] * seen, self._buffers)
             luma *= lighting.ambient + lighting.beam * self._beam[-band.count :]
             luma += haze[:, None].astype(np.float32)
         u, v = self._colours(edges, share * seen, seen)
         return Pixels(lens.height - band.count, luma, u, v)
 
     def _darken(self, luma: Floats32, survey: Survey, s_m: float, band: Band) -> None:
-        """Let shadows fall on the ground."""
+        """Multiply the ground by the light that shadows leave."""
         if self._shades is None:
             return
         edges = self._shades.edges(survey, band, self._lens.width)
         amounts, _ = self._shades.amounts(survey, s_m, band, self._grain)
-        light = sweep(edges, amounts, np.ones(band.count), self._shade_room)
+        light = sweep(edges, amounts, np.ones(band.count), self._shade_buffers)
         np.clip(light, np.float32(_DARKEST), np.float32(1.0), out=light)
         luma *= light
 
     def _colours(self, edges: Floats, share: Floats, seen: Floats) -> tuple[Floats32, Floats32]:
-        """Return U and V of the ground, less 128, at half the size."""
+        """Return U and V of the ground less 128, at half size."""
         layer, lighting = self._layer, self._lighting
         tinted = share[layer.tinted]
         amounts = 0.5 * lighting.chroma * (tinted[:, ::2] + tinted[:, 1::2])
@@ -374,9 +377,9 @@ class Ground:
         middle = self._samples
         half = 0.25 * (borders[:, :, middle - 1] + borders[:, :, middle])
         planes = []
-        rooms = (self._u_room, self._v_room)
-        for plane, tone, room in zip((1, 2), (layer.u, layer.v), rooms, strict=True):
+        buffer_pair = (self._u_buffers, self._v_buffers)
+        for plane, tone, buffers in zip((1, 2), (layer.u, layer.v), buffer_pair, strict=True):
             haze = (lighting.haze[plane] - 128.0) * (1.0 - seen)
             base = self._base[plane] * lighting.chroma * seen + haze
-            planes.append(sweep(half, tone * amounts, base, room))
+            planes.append(sweep(half, tone * amounts, base, buffers))
         return planes[0], planes[1]

@@ -1,6 +1,6 @@
-"""How bright things are: daylight, headlights, haze, and the shine of a wet road.
+"""The lighting of a world: daylight, headlights, haze, and reflections on a wet road.
 
-Brightness L is luma over black (luma - 16) as the camera shows it.
+Brightness is luma over black (luma - 16), as the camera shows it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tools.simulator.world.scenery import Colour, Scenery
 from tools.simulator.world.view import View
 
 BLACK, WHITE = 16.0, 235.0
-# Lamps are on below this light.
+# Below this light, headlights are on.
 DUSK = 0.4
 
 Floats32 = NDArray[np.float32]
 
-# Share of the brightness at noon, at night, at dusk and by day; the camera adapts its exposure.
+# Brightness relative to noon at night, at dusk and by day, after the camera's auto exposure.
 _AMBIENT = (0.035, 0.42, 1.0)
-# Colours of the sky at night, at dusk and by day: at the top and the horizon, clear and clouded.
+# Colours of the sky at night, at dusk and by day: top and horizon of a clear, then a cloudy sky.
 _SKY_TOP: tuple[Colour, ...] = ((20.0, 131.0, 127.0), (86.0, 143.0, 119.0), (152.0, 150.0, 108.0))
 _SKY_LOW: tuple[Colour, ...] = ((32.0, 130.0, 128.0), (146.0, 117.0, 141.0), (194.0, 138.0, 121.0))
 _GREY_TOP: tuple[Colour, ...] = ((20.0, 129.0, 128.0), (90.0, 131.0, 126.0), (188.0, 130.0, 127.0))
 _GREY_LOW: tuple[Colour, ...] = ((30.0, 128.0, 130.0), (112.0, 128.0, 130.0), (206.0, 128.0, 128.0))
-# Low beams: their reach, the brightness of the road in front of the car, and their width.
+# Low beams: reach, brightness of the road in front of the car, and spread.
 _BEAM_REACH_M = 24.0
 _BEAM_PEAK = 1.15
 _BEAM_SPREAD = 0.22
@@ -41,12 +41,12 @@ class Lighting:
     Attributes:
         ambient: factor on the brightness at noon, for everything on the ground.
         beam: brightness of the headlights, 0 by day.
-        chroma: factor on colours.
-        sky_top, sky_low: colours of the sky, at the top and at the horizon.
-        haze: colour that far things fade to.
-        haze_m: distance at which half of the contrast is gone.
-        wet: 0..1, how much of the sky a wet road shows.
-        sun: 0..1, how hard shadows are.
+        chroma: factor on U and V.
+        sky_top, sky_low: colours of the sky at the top and at the horizon.
+        haze: colour to which distant things fade.
+        haze_m: distance at which half of the contrast is lost.
+        wet: share of the sky reflected by a wet road, 0..1.
+        sun: hardness of shadows, 0..1.
     """
 
     ambient: float
@@ -60,17 +60,17 @@ class Lighting:
     sun: float
 
     def seen(self, nearness_1pm: Floats | float) -> Floats:
-        """Return the share of contrast that haze leaves at the inverse of a distance."""
+        """Return the share of contrast that haze leaves; the argument is the inverse distance."""
         square = np.square(np.asarray(nearness_1pm) * self.haze_m)
         return np.asarray(square / (1.0 + square))
 
     def lit(self, ahead_m: float, aside_m: float) -> float:
-        """Return the brightness of an upright thing, as a factor."""
+        """Return the brightness factor of an upright object at a position relative to the car."""
         return self.ambient + 0.7 * self.beam * float(beam_at(ahead_m, aside_m))
 
 
 def lighting_of(scenery: Scenery) -> Lighting:
-    """Return the light of a scenery."""
+    """Return the light that a scenery defines."""
     light, gain = min(max(scenery.light, 0.0), 1.0), scenery.exposure
 
     def sky(clear: tuple[Colour, ...], grey: tuple[Colour, ...]) -> Colour:
@@ -95,10 +95,10 @@ def lighting_of(scenery: Scenery) -> Lighting:
 
 
 def beam_at(ahead_m: Floats | float, aside_m: Floats | float) -> Floats:
-    """Return the low beams' light at places before the car, 0..1."""
+    """Return the low beams' light at positions in front of the car, 0..1."""
     ahead = np.maximum(ahead_m, 0.5)
     far = ahead / _BEAM_REACH_M
-    # Dark right in front of the bumper; dipped beams point a little to the right.
+    # The road is dark right in front of the bumper. Low beams point slightly to the right.
     begin = np.minimum(ahead * 0.16, 1.0)
     across = (aside_m - 0.04 * ahead) / (2.2 + _BEAM_SPREAD * ahead)
     square = across * across
@@ -108,13 +108,13 @@ def beam_at(ahead_m: Floats | float, aside_m: Floats | float) -> Floats:
 def beam_picture(view: View) -> Floats32:
     """Return the low beams' light on a level road at each pixel, (h, w), 0..1."""
     ahead, aside, down = (part.astype(np.float32) for part in view.rays())
-    # Half a centimetre down for each metre is as good as the horizon.
+    # Rays that fall less than 5 mm per metre are treated as reaching the horizon.
     scale = view.height_m / np.maximum(down, 0.005)
     return beam_at(ahead * scale, aside * scale).astype(np.float32)
 
 
 def _between(knots: tuple[float, ...], light: float) -> float:
-    """Return the value at a light, between the knots at 0, ``DUSK`` and 1."""
+    """Return a value interpolated between its knots at the lights 0, ``DUSK`` and 1."""
     if light < DUSK:
         return knots[0] + (knots[1] - knots[0]) * (light / DUSK)
     return knots[1] + (knots[2] - knots[1]) * ((light - DUSK) / (1.0 - DUSK))

@@ -1,4 +1,8 @@
-"""Paints what one camera sees of a world, as planar 4:2:0 pictures, a few milliseconds each."""
+"""Renders a camera's pictures of a world as planar YUV 4:2:0, in a few milliseconds each.
+
+`Painter` combines ground, sky, woods and objects. `Sensor` then adds the effects of lens and
+sensor.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,22 @@ from tools.simulator.world.traffic import Vehicle
 from tools.simulator.world.view import Bytes, Lens, Mount, Sight, View
 from tools.simulator.world.world import World
 
-# --- What lens and sensor make of a picture: blur, glare, rain before the lens, noise ---------
+# --- Effects of lens and sensor: blur, glare, rain, noise ----------------------------------------
 
 Shorts = NDArray[np.int16]
 
-# Tables are larger than the picture by this, so that each frame sees another part.
+# Noise tables exceed the picture by this much, so each frame uses a different part of them.
 _ROOM_PX = 128
-# Rows that are added at once.
+# Number of rows processed in one piece, which stays in the cache.
 _PIECE_ROWS = 64
-# A low sun: tangent of its height, how much it adds at its place, and how wide its glow is.
+# A low sun: tangent of its elevation, luma added at its centre, and width of its glow.
 _SUN_RISE, _GLARE_LUMA, _GLARE_REACH = 0.12, 190.0, 0.16
-# Rain: streaks for each megapixel at its strongest, how long, how bright.
+# Rain: streaks per megapixel in the strongest rain, their length, and their luma.
 _STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
 
 
 class Sensor:
-    """Degrades one camera's pictures: blur, noise, rain and cast are those of the scenery."""
+    """Degrades one camera's pictures with the blur, noise, rain, glare and cast of the scenery."""
 
     def __init__(self, lens: Lens, scenery: Scenery, lighting: Lighting) -> None:
         self._size = (lens.height, lens.width)
@@ -53,7 +57,7 @@ class Sensor:
         self._rain = _streaks(rng, table, scenery.rain, lighting) if scenery.rain > 0.0 else None
 
     def develop(self, picture: Picture, sight: Sight, number: int) -> Picture:
-        """Return a picture as frame `number` of the drive shows it."""
+        """Return a picture with the sensor's effects, which differ for each frame `number`."""
         luma, u, v = picture
         for _ in range(max(self._blur - 1, 1) if self._blur else 0):
             luma = _smooth(luma, softly=self._blur == 1)
@@ -90,7 +94,7 @@ class Sensor:
         )
         height, width = self._size
         reach = _GLARE_REACH * lens.focal_px
-        # A star: bright across and down from the sun, as in a lens that is not quite clean.
+        # The glow is a star: bright across and down from the sun, as in a slightly dirty lens.
         rows, columns = (
             1.0 / (1.0 + np.square((np.arange(size) - at) / reach))
             for size, at in zip((height, width), middle, strict=True)
@@ -100,9 +104,8 @@ class Sensor:
 
 
 def _added(plane: Bytes, parts: Sequence[Shorts], constant: int) -> Bytes:
-    """Return a plane with noise and a constant added, in limited range."""
+    """Return a plane plus parts and a constant, clipped to limited range."""
     result = np.empty_like(plane)
-    # In pieces that stay in the cache.
     for first in range(0, len(plane), _PIECE_ROWS):
         piece = slice(first, first + _PIECE_ROWS)
         total = plane[piece].astype(np.int16)
@@ -121,7 +124,7 @@ def _part(table: Shorts, shift: NDArray[np.int64], size: tuple[int, int]) -> Sho
 
 
 def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
-    """Return a picture smoothed by 1, 2, 1, or softly by 1, 6, 1; it keeps its edges."""
+    """Return a picture smoothed by the kernel 1, 2, 1, or softly by 1, 6, 1; borders are kept."""
     result = np.empty_like(luma)
     for first in range(0, len(luma), _PIECE_ROWS):
         begin, end = max(first - 1, 0), min(first + _PIECE_ROWS + 1, len(luma))
@@ -138,7 +141,7 @@ def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
 
 
 def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
-    # Means rounded down and up in turn: together they keep the brightness.
+    # The means are rounded down and up in turn, which preserves the brightness overall.
     mean = (before & after) + ((before ^ after) >> 1)
     mean = (mean | middle) - ((mean ^ middle) >> 1)
     if softly:
@@ -147,9 +150,9 @@ def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
 
 
 def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> Shorts:
-    """Return noise: sums of four draws are as good as normal; neighbours share a little."""
+    """Return nearly normal noise, the sum of four draws; neighbouring columns are correlated."""
     drawn = rng.integers(0, 256, (4, *size), np.uint8).astype(np.int16)
-    # Each has a variance of 255.99^2 / 12, four of them 147.8^2.
+    # Each draw has a standard deviation of 73.9, and the sum of four one of 147.8.
     total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
     total[:, 1:] += np.float32(0.4) * total[:, :-1]
     total *= np.float32(deviation / (147.8 * 1.08))
@@ -159,7 +162,7 @@ def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) ->
 def _streaks(
     rng: np.random.Generator, size: tuple[int, int], rain: float, lighting: Lighting
 ) -> Shorts:
-    """Return falling drops, as short bright lines."""
+    """Return falling drops as short bright lines."""
     table = np.zeros(size, np.int16)
     count = round(_STREAKS * rain * size[0] * size[1] / 1e6)
     places = rng.integers(0, (size[0] - _STREAK_PX[1] - 1, size[1] - 4), (count, 2))
@@ -177,11 +180,10 @@ def _streaks(
 
 
 class Painter:
-    """Paints one camera's pictures of one world.
+    """Renders one camera's pictures of one world.
 
-    Equal arguments give equal pictures, bit by bit, in any order.
-
-    The camera's width and height are even.
+    Equal arguments give equal pictures, bit by bit, in any order. The camera's width and height
+    must be even.
     """
 
     def __init__(self, world: World, mount: Mount) -> None:
@@ -199,7 +201,7 @@ class Painter:
         self._sensor = Sensor(mount.lens, scenery, lighting)
 
     def paint(self, body: Body, vehicles: Sequence[Vehicle], number: int) -> Picture:
-        """Return what the camera sees."""
+        """Return the camera's picture; `number` is the frame's number and selects its noise."""
         sight = self._view.sight(body)
         seen = survey(sight, self._world.road, body.s_m, self._offset_m, self._up_m)
         ground = self._ground.paint(seen, body.s_m)

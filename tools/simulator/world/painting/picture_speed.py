@@ -1,4 +1,4 @@
-"""Measures how fast worlds are painted: run as `python -m` this module."""
+"""Measures the rendering speed of worlds: run it as `python -m` with this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.simulator.world.traffic import Traffic
 from tools.simulator.world.view import MED_LENS, WIDE_LENS, Lens, Mount
 from tools.simulator.world.world import World, random_world
 
-# The smallest camera of a current device (openpilot's os04c10): focal lengths of its two lenses.
+# The smallest camera of a current device (openpilot's os04c10), with its two focal lengths.
 _LENSES = {
     "model's view": MED_LENS,
     "model's wide view": WIDE_LENS,
@@ -26,27 +26,29 @@ _FROM_M, _STEP_M = 50.0, 1.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print milliseconds for a picture of each lens; return the exit code."""
+    """Print the milliseconds per picture for each lens; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.simulator.world.painting.picture_speed",
         description=__doc__.split(":")[0],
     )
-    parser.add_argument("--worlds", type=int, default=20, help="how many, seeds from 0")
-    parser.add_argument("--frames", type=int, default=20, help="pictures of each world and lens")
+    parser.add_argument(
+        "--worlds", type=int, default=20, help="number of worlds, with seeds from 0"
+    )
+    parser.add_argument("--frames", type=int, default=20, help="pictures per world and lens")
     options = parser.parse_args(arguments)
     worlds = [random_world(seed, _LENGTH_M) for seed in range(max(options.worlds, 1))]
     for name, lens in _LENSES.items():
         spent = sorted(_milliseconds(world, lens, max(options.frames, 1)) for world in worlds)
         middle = spent[len(spent) // 2]
         print(
-            f"{name} {lens.width}x{lens.height}: {middle:.1f} ms a picture "
+            f"{name} {lens.width}x{lens.height}: {middle:.1f} ms per picture "
             f"({spent[0]:.1f} to {spent[-1]:.1f} by world)"
         )
     return 0
 
 
 def _milliseconds(world: World, lens: Lens, frames: int) -> float:
-    """Return the processor time of a picture along a world, the first ones not counted."""
+    """Return the processor time per picture along a world, without the first two pictures."""
     painter = Painter(world, Mount(lens, (0.0, 0.0, 0.0), _HEIGHT_M))
     offset = world.lanes.centre_m(0)
     spent = 0

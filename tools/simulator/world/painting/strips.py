@@ -1,6 +1,7 @@
-"""What the ground consists of: bands along the road, each with a colour and a pattern.
+"""The strips of the ground: bands along the road, each with a colour and a pattern.
 
-Patterns are the grain of surfaces, and stretches where something is there.
+A pattern is the grain of a surface, or a list of stretches along the road, such as dashes, gaps in
+the paint, or shadows. `strips_of` makes the strips of a road; the ground renders them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from tools.simulator.world.curves import Floats, through_knots
 from tools.simulator.world.scenery import KERB, RAIL, WALL, Colour, Scenery
 from tools.simulator.world.world import Lanes, Marking, MarkingKind
 
-# Grain has one value for each cell of arc length, and repeats.
+# Length of a grain cell along the road, and number of cells before the grain repeats.
 _CELL_M = 0.3
 _CELLS = 4096
-# The same without a jump where it repeats: knots of so many cells, and their share.
+# Scales of the grain: cells per knot, and amplitude. They repeat without a jump.
 _COARSE = ((1, 0.6), (4, 0.9), (16, 0.7), (128, 0.6))
 _SHORTEST_M = 1e-6
 
 
 class Grain:
-    """Random values along the road, about -1..1, one row for each surface."""
+    """Random brightness along the road, about -1..1, with one row per surface."""
 
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         at = np.arange(_CELLS, dtype=np.float64)
@@ -45,10 +46,10 @@ class Grain:
         self._until = until.ravel()
 
     def mean(self, rows: NDArray[np.int64], s_edges: Floats, length_m: Floats) -> Floats:
-        """Return the mean of each stretch.
+        """Return the mean grain of each stretch.
 
-        `s_edges` (k, n + 1) are falling arc lengths between the stretches, `length_m` (k, n) is
-        positive.
+        `rows` (k,) are the grain rows, `s_edges` (k, n + 1) decreasing arc lengths between the
+        stretches, and `length_m` (k, n) their positive lengths.
         """
         cells = s_edges * (1.0 / _CELL_M)
         cells -= np.floor(cells * (1.0 / _CELLS)) * _CELLS
@@ -59,15 +60,15 @@ class Grain:
         cells += self._until[index]
         mean = cells[:, :-1] - cells[:, 1:]
         mean *= _CELL_M / length_m
-        # Sums over the whole table are 0, so stretches may span its end.
+        # The sum of a row is 0, so a stretch may extend beyond the end of the table.
         return np.clip(mean, -2.5, 2.5, out=mean)
 
 
 class Stretches:
-    """Where along the road something is there.
+    """Intervals of arc length at which a strip is present.
 
-    Begins rise; each end lies before the next begin. The pattern of 0..`period_m` is repeated for
-    ever; a period of 0 means once.
+    Begins increase, and each end is before the next begin. The pattern of 0..`period_m` repeats
+    forever; with a period of 0 it occurs once.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Stretches:
         self._total_m = float(lengths[-1])
 
     def share(self, s_edges: Floats, length_m: Floats) -> Floats:
-        """Return the share of each stretch between falling edges (n + 1,) that has it, (n,)."""
+        """Return the covered share of each stretch between decreasing edges (n + 1,), (n,)."""
         if self._period_m:
             whole = np.floor(s_edges * (1.0 / self._period_m))
             until = np.interp(s_edges - whole * self._period_m, self._s, self._until)
@@ -98,9 +99,9 @@ class Stretches:
 def random_stretches(
     rng: np.random.Generator, share: float, length_m: tuple[float, float], period_m: float = 1500.0
 ) -> Stretches:
-    """Return stretches of random lengths that cover a share of the road, repeated.
+    """Return repeated random stretches that cover a share of the road.
 
-    `share` is 0..1 of the road, `length_m` the shortest and the longest.
+    `share` is 0..1; `length_m` is the least and the greatest length of a stretch.
     """
     low, high = length_m
     free = 0.5 * (low + high) * (1.0 - share) / max(share, 1e-3)
@@ -116,13 +117,13 @@ def random_stretches(
 
 
 def lengths_of(s_edges: Floats) -> Floats:
-    """Return the lengths between falling edges (..., n + 1), (..., n), all positive."""
+    """Return the positive lengths between decreasing edges (..., n + 1), as (..., n)."""
     return np.maximum(s_edges[..., :-1] - s_edges[..., 1:], _SHORTEST_M)
 
 
-# --- Bands of the ground ----------------------------------------------------------------------
+# --- Strips of the ground ------------------------------------------------------------------------
 
-# Rows of grain: of the asphalt, its shoulders, of what is beside, and of what is painted or worn.
+# Rows of grain: asphalt, shoulders, near and far ground on both sides, gravel, paint, wheel tracks.
 (
     GRAIN_ASPHALT,
     GRAIN_SHOULDER,
@@ -139,32 +140,32 @@ def lengths_of(s_edges: Floats) -> Floats:
 _CONCRETE: Colour = (142.0, 126.0, 129.0)
 _STEEL: Colour = (138.0, 130.0, 127.0)
 _GRAVEL: Colour = (128.0, 124.0, 130.0)
-# Beyond the edge of the asphalt: where rails stand, and the borders of bands of another growth.
+# Distances from the edge of the asphalt: rails, and the borders of two bands of ground.
 _RAIL_BEYOND_M = 0.45
 _NEAR_BAND_M, _FAR_BAND_M = 5.0, 24.0
-# Cars run 0.75 m to both sides of the middle of the lane; oil drops between their wheels.
+# Wheel tracks: distance from the lane's centre, half width, and half width of the oil in between.
 _TRACK_M, _TRACK_HALF_M, _OIL_HALF_M = 0.75, 0.22, 0.36
-# Bands of the road that shadows fall on: about so wide; shadows repeat.
+# Shadows: approximate width of a band, and the distance after which they repeat.
 _SHADE_BAND_M, _SHADE_PERIOD_M = 0.7, 1200.0
-# Studs between dashes.
+# Length and width of a stud between dashes.
 _STUD_M = 0.12
-# Things along the edge: rails from and to a height, a wall, a kerb; not above the lens.
+# Heights of structures along the edge: bottom and top of a rail, a wall, a kerb.
 _RAIL_M, _WALL_M, _KERB_M = (0.44, 0.76), 0.82, 0.13
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A band along the road. What it adds is added to all that lies below it.
+    """A band along the road. Its values add to those of all strips below it.
 
     Attributes:
         left_m, right_m: lateral offsets of its borders.
-        luma, u, v: what it adds to brightness and colours.
-        grain: row of the texture.
-        grain_luma: amplitude of the texture.
-        left_up_m, right_up_m: heights of its borders over the road.
-        on: where along the road it is; everywhere if None.
-        off: where it is not.
-        is_shiny: shows the sky when it is wet.
+        luma, u, v: differences that it adds to brightness and chroma.
+        grain: row of the grain table.
+        grain_luma: amplitude of the grain.
+        left_up_m, right_up_m: heights of its borders above the road.
+        on: stretches at which it is present; None for everywhere.
+        off: stretches at which it is absent.
+        is_shiny: whether it mirrors the sky when wet.
     """
 
     left_m: float
@@ -182,9 +183,9 @@ class Strip:
 
 
 def strips_of(lanes: Lanes, scenery: Scenery, highest_m: float) -> tuple[Strip, ...]:
-    """Return the bands of a road, lowest first.
+    """Return the strips of a road, lowest first.
 
-    Nothing beside the road is higher than `highest_m`: the height of the lens, less some.
+    Structures along the road are cut off at `highest_m`, which is below the camera.
     """
     rng = np.random.default_rng((scenery.texture, 1))
     return (
@@ -216,7 +217,7 @@ def _verges(lanes: Lanes, scenery: Scenery, rng: np.random.Generator) -> list[St
         ):
             low, high = min(inner, outer), max(inner, outer)
             strips.append(Strip(low, high, luma, colour, -colour, row, grain_luma=grain))
-        # Walls and kerbs are painted over what grows there.
+        # Walls and kerbs are drawn over the plain ground, without gravel.
         if scenery.gravel_m and scenery.rail[side < 0.0] < WALL:
             outer = edge + side * scenery.gravel_m
             low, high = min(edge, outer), max(edge, outer)
@@ -293,7 +294,7 @@ def _marking(marking: Marking, scenery: Scenery) -> list[Strip]:
 
 
 def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[Strip]:
-    """Return what stands along an edge; side 0 is the right one."""
+    """Return the strips of the structure along an edge; side 0 is the right one."""
     kind = scenery.rail[side]
     if not kind:
         return []
@@ -303,7 +304,7 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
     luma, u, v = _over(_STEEL if kind == RAIL else _CONCRETE, scenery.verge)
 
     def upright(low_m: float, high_m: float, luma: float, u: float, v: float) -> Strip:
-        # Its top is seen further outside than its foot.
+        # The top of an upright strip appears further outside than its foot.
         heights = min(low_m, highest_m), min(high_m, highest_m)
         left, right = heights if sign > 0.0 else heights[::-1]
         return Strip(at, at, luma, u, v, GRAIN_GRAVEL, 2.0, left_up_m=left, right_up_m=right)
@@ -311,7 +312,7 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
     if kind == KERB:
         return [upright(0.0, _KERB_M, luma, u, v)]
     if kind == WALL:
-        # Its foot slopes and catches the light; the top is a bright line.
+        # The sloped foot of the wall catches the light, and its top is a bright line.
         return [
             upright(0.0, _WALL_M, luma - 30.0, u, v),
             upright(0.0, 0.06, -24.0, 0.0, 0.0),
@@ -321,7 +322,7 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
     low, high = _RAIL_M
     middle, shade = 0.5 * (low + high), at + 0.3 * sign
     return [
-        # The dark under it, the rail, and the fold along its middle.
+        # Shadow below the rail, the rail itself, and the fold along its middle.
         Strip(min(at, shade), max(at, shade), -12.0),
         upright(low, high, luma, u, v),
         upright(middle - 0.03, middle + 0.03, -30.0, 0.0, 0.0),
@@ -329,9 +330,9 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
 
 
 def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, ...]:
-    """Return the shadows that fall on the road: bands whose brightness is a factor, less 1.
+    """Return shadows on the road; a strip's luma is added to the light, whose base is 1.
 
-    `depth`, 0..1, is how dark they are.
+    `depth`, 0..1, is the darkness of the shadows.
     """
     if scenery.shadows <= 0.0 or depth <= 0.0:
         return ()
@@ -346,7 +347,7 @@ def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, .
         if band:
             on = Stretches([one[0] for one in band], [one[1] for one in band], _SHADE_PERIOD_M)
             bands.append(Strip(low, high, dark, on=on))
-    # What spans the road: poles, branches, bridges.
+    # Shadows of objects that span the road: poles, branches, bridges.
     across = random_stretches(rng, 0.05 * scenery.shadows, (0.15, 1.0))
     return (*bands, Strip(left - 20.0, right + 20.0, 0.5 * dark, on=across))
 
@@ -354,17 +355,17 @@ def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, .
 def _shadows(
     rng: np.random.Generator, edges_m: list[float], share: float
 ) -> list[list[tuple[float, float]]]:
-    """Return where each band between two edges lies in the shade of crowns: ellipses."""
+    """Return the shaded stretches of each band between two edges; tree crowns are ellipses."""
     pieces: list[list[tuple[float, float]]] = [[] for _ in edges_m[:-1]]
     left, right = edges_m[0], edges_m[-1]
     wide = right - left
-    # As much ground as the crowns cover, of about 60 m^2 each.
+    # Number of crowns, of about 60 m^2 each, that cover the share.
     count = round(share * 1.3 * _SHADE_PERIOD_M * wide / 60.0)
     places = np.sort(rng.random(count) * (_SHADE_PERIOD_M - 40.0)) + 20.0
     for at in places.tolist():
         along, across, side, lean = rng.random(4).tolist()
         along, across = 1.0 + 7.0 * along * along, 1.2 + 0.3 * wide * across
-        # Crowns stand beside the road; most shadows reach in from a side.
+        # Trees stand next to the road, so most shadows reach in from one side.
         inside = 0.9 * wide * abs(2.0 * abs(side - 0.5) - 0.5)
         middle = left + inside if side < 0.5 else right - inside
         for band, own in enumerate(pieces):

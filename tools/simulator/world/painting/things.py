@@ -1,4 +1,8 @@
-"""Paints things on and along the road at their place in the picture."""
+"""Renders objects on and along the road: cars, posts, lamps, signs and trees.
+
+Objects are projected to their position in the picture and drawn as cards, boxes and sides, far ones
+first. A crest of the road hides their lower parts.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +32,18 @@ from tools.simulator.world.traffic import Vehicle
 from tools.simulator.world.view import Sight
 from tools.simulator.world.world import World
 
-# Things nearer to the lens than this are beside it.
+# Objects closer to the lens than this are not drawn.
 _NEAREST_M = 0.8
-# How far things of a kind are painted.
+# Distances up to which each kind of object is drawn.
 _CARS_TO_M, _POSTS_TO_M, _TREES_TO_M, _SIGNS_TO_M, _LAMPS_TO_M = 260.0, 110.0, 130.0, 160.0, 160.0
-# Harder braking than this lights the lamps.
+# Deceleration beyond which the brake lamps are lit.
 _BRAKE_MPS2 = -0.7
-# Tables of trees and signs repeat after so many.
+# Random properties of trees and signs repeat after this many objects.
 _TABLE = 256
 _TREE_KINDS = 4
 _TREE_PX = 64
 _POST, _POLE = (170.0, 0.0, 0.0), (86.0, 1.0, 0.0)
-# Boards: brightness, U and V less 128, width, height.
+# Sign boards: colour (brightness, U and V less 128), width and height in metres.
 _BOARDS = (
     ((190.0, 0.0, 0.0), 0.7, 0.7),
     ((140.0, -66.0, 20.0), 0.9, 0.9),
@@ -51,9 +55,10 @@ _BOARD_FOOT_M = 1.7
 
 
 class _Upright(NamedTuple):
-    """A flat thing that faces the camera: where it stands, its size, what it shows.
+    """A flat object that faces the camera, at a position on the road.
 
-    `half_m` is half of its width, `foot_m` and `top_m` are heights over the road.
+    `half_m` is half of its width; `foot_m` and `top_m` are heights above the road. `look` is a
+    sprite or a colour.
     """
 
     s_m: float
@@ -65,9 +70,10 @@ class _Upright(NamedTuple):
 
 
 class _Corners(NamedTuple):
-    """Six places of a thing, in pixels, and in metres right, down and forward of the camera.
+    """Six points of an object, in pixels and in metres right, down and forward of the camera.
 
-    The feet of its rear, left and right, and a metre over their middle; the same of its front.
+    The points are the rear's left foot, right foot, and the point 1 m above its centre, followed
+    by the same three of the front.
     """
 
     column: list[float]
@@ -77,7 +83,7 @@ class _Corners(NamedTuple):
     depth_m: list[float]
 
     def frame(self, foot_m: float, top_m: float, margin: float) -> Frame:
-        """Return what the rear covers, between two heights; margin to both sides, in widths."""
+        """Return the rear's frame between two heights, widened by `margin` times its width."""
         foot = 0.5 * (self.row[0] + self.row[1])
         metre, wide = foot - self.row[2], self.column[1] - self.column[0]
         return Frame(
@@ -88,13 +94,13 @@ class _Corners(NamedTuple):
             math.inf,
         )
 
-    def is_before(self, sight: Sight) -> bool:
-        """Tell whether any of it may be in the picture."""
+    def may_be_visible(self, sight: Sight) -> bool:
+        """Return whether the object may reach into the picture."""
         slack = 0.2 * (max(self.column) - min(self.column))
         return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
 
     def shows(self, side: int) -> bool:
-        """Tell whether its left (0) or right (1) side faces the camera, its front before it."""
+        """Return whether the left (0) or right (1) side faces the camera."""
         if self.depth_m[3 + side] < _NEAREST_M:
             return False
         ahead = self.depth_m[3 + side] - self.depth_m[side]
@@ -103,7 +109,7 @@ class _Corners(NamedTuple):
         return turned < 0.0 if side else turned > 0.0
 
     def side(self, side: int, height_m: float, sight: Sight) -> Side:
-        """Return a side in the picture, from its rear to its front, what is before the lens."""
+        """Return the visible part of a side, from the rear to the front."""
         rear, front = side, 3 + side
         part = 0.0
         if self.depth_m[rear] < _NEAREST_M:
@@ -115,7 +121,7 @@ class _Corners(NamedTuple):
                 for one in (self.right_m, self.down_m, self.depth_m)
             )
             scale = lens.focal_px / max(depth, _NEAREST_M)
-            # A metre up, as at the middle of this end.
+            # One metre up, measured at the centre of this end.
             up = self.down_m[first + 2] - 0.5 * (self.down_m[first] + self.down_m[first + 1])
             foot = lens.cy_px + scale * down + 0.5
             top, bottom = foot + scale * up * height_m, foot - scale * up * height_m * MARGIN
@@ -126,7 +132,7 @@ class _Corners(NamedTuple):
 
 
 class Things:
-    """Paints upright things into one camera's pictures, far ones first."""
+    """Renders upright objects into one camera's pictures, far ones first."""
 
     def __init__(self, world: World, lighting: Lighting) -> None:
         self._road: Road = world.road
@@ -150,7 +156,7 @@ class Things:
         s_m: float,
         vehicles: Sequence[Vehicle],
     ) -> None:
-        """Paint all that is in sight over sky and ground."""
+        """Draw all visible objects over sky and ground."""
         standing = [
             thing
             for thing in (
@@ -174,7 +180,7 @@ class Things:
         places = np.stack([columns, rows, right, down, depth], axis=1)
         for place, (s, one) in zip(places.tolist(), order, strict=True):
             corners = _Corners(*place)
-            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.is_before(sight):
+            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.may_be_visible(sight):
                 continue
             cut = survey.row_at(max(s - s_m, 1.0)) + 1.5
             if isinstance(one, Vehicle):
@@ -185,7 +191,7 @@ class Things:
     def _corners(
         self, things: Sequence[_Upright | Vehicle], sight: Sight
     ) -> tuple[Floats, Floats, Floats]:
-        """Return six places of each thing right, down and forward of the camera, (things, 6)."""
+        """Return six points of each object right, down and forward of the camera, (things, 6)."""
         s, offsets = np.empty((len(things), 6)), np.empty((len(things), 6))
         for index, one in enumerate(things):
             s[index] = one.s_m
@@ -284,12 +290,12 @@ class Things:
 
 
 def _numbers(s_m: float, reach_m: float, spacing_m: float) -> range:
-    """Return the numbers of what stands every so often, of those ahead."""
+    """Return the numbers of the equally spaced objects within reach ahead."""
     return range(math.floor(s_m / spacing_m), math.ceil((s_m + reach_m) / spacing_m))
 
 
 def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
-    """Return a tree: a crown of many round tufts over a trunk."""
+    """Return a random tree, a crown of many round tufts above a trunk."""
     at = (np.arange(_TREE_PX) + 0.5) / _TREE_PX
     x, y = at[None, :], at[:, None]
     planes = np.zeros((PLANES - 1, _TREE_PX, _TREE_PX), np.float32)
@@ -306,7 +312,7 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
         radius = 0.045 + 0.08 * drawn[2]
         across, down = x - middle, y - low
         inside = across * across + down * down < radius * radius
-        # Light from above, dark between the tufts.
+        # Tufts are lit from above, with dark gaps in between.
         colours.append((inside, tone * (1.35 - 0.7 * low + 0.5 * (drawn[3] - 0.5)), float(tuft)))
     for inside, bright, number in colours:
         planes[0][inside] = 1.0
