@@ -21,8 +21,8 @@ from runtime.own_process import own_command
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
 from tools.checkup.findings import Scrubber
+from tools.checkup.machine import VENDORS_VARIABLE
 from tools.lib.json_output import json_text
-from tools.service.opencl_drivers import VARIABLE
 
 DRIVERS_LIMIT_S = 30.0
 
@@ -74,7 +74,7 @@ def _finish(state: stages.Run, output: Path) -> int:
 def _environment(work: Path) -> dict[str, str]:
     """Return the environment of all processes: caches of their own, and all drivers named."""
     environment = {**os.environ, "MODELD_CACHE_DIR": str(work / "cache")}
-    if VARIABLE in environment:
+    if VENDORS_VARIABLE in environment:
         return environment
     vendors = work / "vendors"
     try:
@@ -89,8 +89,8 @@ def _environment(work: Path) -> dict[str, str]:
     named = done.stdout.split()
     if not named:
         return environment
-    _say(f"drivers that no file names: {', '.join(named)}; {VARIABLE} does for this run")
-    return {**environment, VARIABLE: str(vendors)}
+    _say(f"drivers that no file names: {', '.join(named)}; {VENDORS_VARIABLE} does for this run")
+    return {**environment, VENDORS_VARIABLE: str(vendors)}
 
 
 def _say(text: str) -> None:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools.service.opencl_drivers import vendors_with
+from tools.checkup.machine import write_vendors
 
 if __name__ == "__main__":
-    print(*vendors_with(Path(sys.argv[1])))
+    print(*write_vendors(Path(sys.argv[1])))

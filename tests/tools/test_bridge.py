@@ -185,11 +185,11 @@ def test_a_message_without_room_is_dropped_and_what_was_overrun_is_counted(
     ("text", "words"),
     [
         ("did you mean carState?", ["--from", "msgq:a", "--to", "msgq:b", "carstate"]),
-        ("go round for ever", ["--from", "msgq:a", "--to", "msgq:a"]),
-        ("go round for ever", ["--from", "msgq:", "--to", "msgq:own"]),
-        ("go round for ever", ["--from", "tcp://127.0.0.1", "--to", "tcp://*"]),
-        ("go round for ever", ["--from", "tcp://localhost:+7", "--to", "tcp://127.0.0.1:+7"]),
-        ("go round for ever", ["--from", "ipc://x", "--to", "ipc://x", "--to-stack", "sunnypilot"]),
+        ("circulate forever", ["--from", "msgq:a", "--to", "msgq:a"]),
+        ("circulate forever", ["--from", "msgq:", "--to", "msgq:own"]),
+        ("circulate forever", ["--from", "tcp://127.0.0.1", "--to", "tcp://*"]),
+        ("circulate forever", ["--from", "tcp://localhost:+7", "--to", "tcp://127.0.0.1:+7"]),
+        ("circulate forever", ["--from", "ipc://x", "--to", "ipc://x", "--to-stack", "sunnypilot"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_carried_is_refused(

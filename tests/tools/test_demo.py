@@ -209,7 +209,7 @@ def test_demo_can_be_watched_from_outside(tmp_path: Path, modeld: Modeld) -> Non
     assert len(text.splitlines()) == 2
     line = next(one for one in said.out.splitlines() if one.startswith("bus: "))
     assert line == f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus '{bus}'"
-    assert said.out.splitlines()[-1] == f"look at it: modeld view {tmp_path}/demo"
+    assert said.out.splitlines()[-1] == f"view it with: modeld view {tmp_path}/demo"
 
 
 @pytest.mark.opencl

@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
             section.bad("broken", "mend it")
         return section
 
-    monkeypatch.setattr(doctor, "run_apart", answer)
+    monkeypatch.setattr(doctor, "run_in_process", answer)
     return seen
 
 

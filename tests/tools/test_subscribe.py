@@ -81,7 +81,7 @@ def test_a_log_without_messages_is_refused_and_not_written(
     monkeypatch.setattr(subscribe, "_receive", lambda *_args: iter([]))
     log = tmp_path / "live.rlog"
     words = ("subscribe", "modelV2", "--bus", f"ipc://{tmp_path}")
-    modeld.refused(1, "modeld status shows what runs", *words, "--output", log)
+    modeld.refused(1, "modeld status shows the daemons", *words, "--output", log)
     assert not log.exists()
     log.write_bytes(b"an older log")
     modeld.refused(1, f"messages of modelV2 for {log}, found none", *words, "--output", log)

@@ -1,1 +1,1 @@
-"""Measures the effect of a model's answers on the drive in metres and seconds, with gates."""
+"""Measures the effect of a model's outputs on the drive, in metres and seconds, with gates."""

@@ -1,8 +1,8 @@
-"""Describes the effect of a change on the drive, for people.
+"""Describes the effect of a change on the drive as text and HTML.
 
-A sentence and a few rows stand at the head of a page that is linked from a review: no exponents,
-and millimetres where metres would begin with zeros. All quantities follow, as lines or as a section
-of a page.
+The functions format the rows and gates of `tools.behaviour.difference`. For reviewers there is a
+summary of one sentence and a few rows, in which numbers have no exponents and short lengths are in
+millimetres or centimetres. Tables of all quantities are text, or a section of a page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tools.behaviour.quantities import QUANTITIES
 from tools.lib.terminal import format_table
 from tools.report.report_page import folded, table_part
 
-TITLE: Final = "What it does to the drive"
-# What a driver feels first, and when.
+TITLE: Final = "Effect on the drive"
+# The quantity of the summary's sentence, and its time in words.
 PATH: Final = "lateral_2s"
 AFTER: Final = "after 2 s"
 
 
 class Summed(NamedTuple):
-    """A row of the summary: a label, and the quantities of which the worst one is shown."""
+    """A row of the summary: a label, and the quantities, of which the worst one is shown."""
 
     label: str
     quantities: tuple[str, ...]
@@ -42,10 +42,11 @@ SUMMARY: Final = (
     Summed("distance of the car ahead", ("lead_distance",)),
 )
 SUMMARY_HEADER: Final = ("difference", "at most", "in frame", "p99", "mean", "on one side only")
-# Below the first value a length is written in the second unit, which is so many to the metre.
+# Units of lengths: upper bound in metres, unit, number of units in a metre, decimals.
 _LENGTHS: Final = ((0.01, "mm", 1000.0, 1), (1.0, "cm", 100.0, 1), (math.inf, "m", 1.0, 2))
 _DECIMALS: Final = {"rad": 4, "m/s": 2, "m/s2": 2}
-# What else a passenger notices, where it changes by more than this: the sentence names it, too.
+# Quantities that the sentence also names if they change by at least this value, which a passenger
+# notices: name, label, value.
 _NOTICED: Final = (
     ("speed_2s", "the planned speed", 0.5),
     ("acceleration", "the acceleration", 0.2),
@@ -53,10 +54,10 @@ _NOTICED: Final = (
 
 
 def length_text(value_m: float, like_m: float | None = None) -> str:
-    """Return a length in mm, cm or m, rounded for people.
+    """Return a rounded length in mm, cm or m; "-" for NaN.
 
-    `value_m`: in metres; "-" for NaN. `like_m`: the length that decides the unit, so that a row has
-    one; None: the value.
+    `value_m` is the length in metres. `like_m` is the length that decides the unit, so that all
+    cells of a row have the same one; by default it is `value_m`.
     """
     if not math.isfinite(value_m):
         return "-"
@@ -66,9 +67,10 @@ def length_text(value_m: float, like_m: float | None = None) -> str:
 
 
 def value_text(value: float, unit: str, like: float | None = None) -> str:
-    """Return a value of a quantity for people: lengths as `length_text`, others without exponent.
+    """Return a value with its unit and without an exponent; "-" for NaN.
 
-    `value`: in the unit; "-" for NaN. `unit`: of the quantity; "" for none.
+    Lengths are formatted by `length_text`, whose `like_m` is `like`. `unit` is "" for quantities
+    without a unit.
     """
     if unit == "m":
         return length_text(value, like)
@@ -78,7 +80,7 @@ def value_text(value: float, unit: str, like: float | None = None) -> str:
 
 
 def _fixed(value: float, decimals: int) -> str:
-    """Return so many decimals; what they do not show is said to be less than the last one."""
+    """Return a number with fixed decimals; a value that rounds to 0 becomes, for example, <0.01."""
     least = 10.0**-decimals
     if 0.0 < abs(value) < 0.5 * least:
         return f"<{least:.{decimals}f}"
@@ -86,9 +88,9 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def path_sentence(rows: Iterable[Row]) -> str:
-    """Return by how much the path moves; "" where no path was compared at all.
+    """Return a sentence about the largest change of the path; "" if no row is about the path.
 
-    `rows`: of one drive or of several; the worst decides.
+    `rows` can come from several drives.
     """
     every = list(rows)
     paths = [row for row in every if row.quantity == PATH]
@@ -108,7 +110,7 @@ def path_sentence(rows: Iterable[Row]) -> str:
 
 
 def _noticed(rows: Sequence[Row]) -> str:
-    """Return what else moves so far that a passenger notices; "" for nothing."""
+    """Return a clause about other changes that a passenger notices; "" if there are none."""
     said = ""
     for quantity, label, least in _NOTICED:
         moved = [row for row in rows if row.quantity == quantity and row.spread.max >= least]
@@ -119,7 +121,7 @@ def _noticed(rows: Sequence[Row]) -> str:
 
 
 def _next_worst(rows: Sequence[Row]) -> str:
-    """Return what moves where the path does not; "" for nothing."""
+    """Return a clause about the first other quantity that changes; "" if none does."""
     for summed in SUMMARY:
         moved = [row for row in rows if row.quantity in summed.quantities and row.spread.max > 0.0]
         if moved:
@@ -129,10 +131,10 @@ def _next_worst(rows: Sequence[Row]) -> str:
 
 
 def gates_sentence(gates: Sequence[GateVerdict]) -> str:
-    """Return how many gates hold, and those that do not; "" without gates."""
+    """Return a sentence with the number of gates that hold, and the failed ones; "" without any."""
     if not gates:
         return ""
-    # The gates of several drives: the sentence has each condition once, where it fails most.
+    # With several drives, each condition is named once, with the drive that fails it most.
     by_gate: dict[str, list[GateVerdict]] = {}
     for one in gates:
         by_gate.setdefault(one.gate, []).append(one)
@@ -152,7 +154,7 @@ def _worst_text(failed: Sequence[GateVerdict]) -> str:
 
 
 def summary_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the cells of the summary under `SUMMARY_HEADER`; what neither side has is left out."""
+    """Return the summary's cells under `SUMMARY_HEADER`; quantities without values are left out."""
     by_name = {row.quantity: row for row in rows}
     return [cells for summed in SUMMARY if (cells := _summary_cells(summed, by_name))]
 
@@ -173,13 +175,13 @@ def _summary_cells(summed: Summed, by_name: Mapping[str, Row]) -> tuple[str, ...
 
 
 def worst_path(rows: Iterable[Row]) -> Spread | None:
-    """Return how far the path moves in the row in which it moves most; None: none was compared."""
+    """Return the spread of the row in which the path moves most; None if no path was compared."""
     paths = [row.spread for row in rows if row.quantity == PATH and row.spread.frames]
     return max(paths, key=lambda spread: spread.max, default=None)
 
 
 def worst_frame(rows: Iterable[Row]) -> int:
-    """Return the id of the frame in which the path moves most; -1 where it does not."""
+    """Return the id of the frame in which the path moves most; -1 if it does not move."""
     worst = worst_path(rows)
     return worst.frame if worst is not None and worst.max > 0.0 else -1
 
@@ -188,9 +190,9 @@ def worst_frame(rows: Iterable[Row]) -> int:
 
 
 def behaviour_lines(verdict: BehaviourVerdict, sides: tuple[str, str]) -> list[str]:
-    """Return the table of quantities that differ and the gates; none where there is nothing to say.
+    """Return the table of quantities that differ and the gates as lines, or [].
 
-    `verdict`: what was found. `sides`: what both logs are called.
+    `sides` are the names of both logs.
     """
     lines: list[str] = []
     rows = _shown(verdict)
@@ -208,9 +210,9 @@ def gate_lines(gates: Sequence[GateVerdict]) -> list[str]:
 
 
 def behaviour_part(verdict: BehaviourVerdict, sides: tuple[str, str]) -> str:
-    """Return the same as HTML, without its title; "" where there is nothing to say.
+    """Return gates, summary and all quantities (folded) as HTML without a title, or "".
 
-    Gates and a few rows in lengths that people use come first; all quantities are folded.
+    `sides` are the names of both logs.
     """
     rows, parts = _shown(verdict), []
     if verdict.gates:
@@ -237,7 +239,7 @@ def behaviour_part(verdict: BehaviourVerdict, sides: tuple[str, str]) -> str:
 
 
 def _shown(verdict: BehaviourVerdict) -> list[Row]:
-    """Return the rows that say something: a difference, or how far both are from the truth."""
+    """Return the rows with a difference or with a distance to the truth."""
     return [
         row
         for row in verdict.rows
@@ -279,7 +281,7 @@ def _cells(row: Row, with_truth: bool) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Return a figure with three digits and no exponent; "-" for none."""
+    """Return a number with three significant digits and no exponent; "-" for NaN."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else f"{value}"
     if abs(value) >= 1000.0:

@@ -1,4 +1,9 @@
-"""Two behaviours compared with each other and with the truth, by quantity; the verdict on them."""
+"""Compares two behaviours with each other and with the truth, and judges them by gates.
+
+A behaviour is a model's quantities in each frame (`tools.behaviour.quantities`). `difference`
+returns one `Row` for each quantity, with statistics over the frames that both sides share.
+`judge_behaviour` adds the verdicts on gates. `pooled` compares several drives as one.
+"""
 
 from __future__ import annotations
 
@@ -15,48 +20,48 @@ from tools.behaviour.quantities import QUANTITIES, Behaviour
 from tools.behaviour.truth import Floats
 
 STATISTICS = ("mean", "p99", "max")
-# Before the names of figures that are about the distance to the truth.
+# Prefix of metrics about the distance to the truth.
 ERROR = "error."
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How large differences are, over the frames that have one; NaN where no frame has."""
+    """Statistics of the magnitudes of differences; NaN if there are none."""
 
-    frames: int  # how many have one
-    mean: float  # of the magnitudes
-    p99: float  # 99 % of them are no larger (linear between neighbours)
-    max: float  # the largest
-    frame: int  # id of the frame that has it; -1: none
+    frames: int  # number of frames with a value on both sides
+    mean: float
+    p99: float  # 99th percentile, linearly interpolated
+    max: float
+    frame: int  # id of the frame with the largest magnitude; -1 without any
 
 
 @dataclass(frozen=True, slots=True)
 class TrueError:
-    """How far one log is from the truth."""
+    """The distance of one log from the truth."""
 
-    spread: Spread  # of the errors
-    expected: int  # frames in which there is a truth
-    missed: int  # of them, those in which the log has no value
+    spread: Spread  # statistics of the errors
+    expected: int  # number of frames in which the truth has a value
+    missed: int  # number of those frames in which the log has no value
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity of two logs."""
+    """The comparison of one quantity in two logs."""
 
     quantity: str
     unit: str
-    spread: Spread  # of right - left
-    bias: float  # mean of right - left; NaN where no frame has both
+    spread: Spread  # statistics of right - left
+    bias: float  # mean of right - left; NaN if no frame has both
     left: float  # value of the left log in the worst frame
-    right: float  # of the right log
-    lost: int  # frames in which only the left log has a value
-    new: int  # frames in which only the right log has one
-    left_error: TrueError | None = None  # of the left log; None without a truth
-    right_error: TrueError | None = None  # of the right log; None without a truth
+    right: float  # value of the right log in the worst frame
+    lost: int  # number of frames in which only the left log has a value
+    new: int  # number of frames in which only the right log has a value
+    left_error: TrueError | None = None  # distance of the left log; None without a truth
+    right_error: TrueError | None = None  # distance of the right log; None without a truth
 
     @property
     def differs(self) -> bool:
-        """Whether the logs are not the same in it."""
+        """Whether the quantity differs between the logs."""
         return bool(self.spread.max > 0.0 or self.lost or self.new)
 
 
@@ -67,12 +72,15 @@ def difference(
     *,
     uncalibrated: bool = False,
 ) -> tuple[Row, ...]:
-    """Compare two behaviours frame by frame.
+    """Compare two behaviours frame by frame; return a row for each quantity.
 
-    `left`: the reference. `right`: what is compared with it. `truth`: what a perfect model would
-    have wanted, see `true_behaviour`. `uncalibrated`: also compare frames before the first valid
-    one of the left log. The result is a row for each quantity; none where the logs have no frame in
-    common.
+    The result is empty if the logs have no frame in common.
+
+    Args:
+        left: the reference.
+        right: the other behaviour.
+        truth: the behaviour of a perfect model, see `true_behaviour`.
+        uncalibrated: whether to compare frames before the first valid one of the left log, too.
     """
     first = 0 if uncalibrated else _first_valid(left)
     ids, in_left, in_right = np.intersect1d(
@@ -92,7 +100,7 @@ def difference(
 
 
 def _first_valid(behaviour: Behaviour) -> int:
-    """Return the row from which on outputs mean something; behind the end where none does."""
+    """Return the index of the first valid frame, or the number of frames if none is valid."""
     valid = np.flatnonzero(behaviour.valid)
     return int(valid[0]) if valid.size else behaviour.valid.size
 
@@ -148,7 +156,7 @@ def _with_errors(row: Row, left: TrueError | None, right: TrueError | None) -> R
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the figures that gates may name; None: neither side has anything to judge."""
+    """Return the metrics for gates by name; the value is None if neither side has the quantity."""
     figures: dict[str, float | None] = {}
     suffixes = {quantity.name: quantity.suffix for quantity in QUANTITIES}
     for row in rows:
@@ -171,7 +179,7 @@ def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def largest_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the figures of `figures_of` that a history keeps: the largest difference of each."""
+    """Return the largest difference of each quantity by metric name, for a history of runs."""
     return {
         name: value
         for name, value in figures_of(rows).items()
@@ -180,7 +188,7 @@ def largest_of(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def figure_names() -> tuple[str, ...]:
-    """Return all names that `figures_of` may give, with and without a truth."""
+    """Return all names of metrics that `figures_of` can return, including those with a truth."""
     names = []
     for quantity in QUANTITIES:
         name, unit = quantity.name, quantity.suffix
@@ -193,23 +201,22 @@ def figure_names() -> tuple[str, ...]:
 
 
 class Sides(NamedTuple):
-    """One drive as both models had it, for judging several drives as one."""
+    """The behaviours of both models in one drive."""
 
     left: Behaviour  # the reference
-    right: Behaviour  # what is compared with it
-    # What a perfect model would have wanted; None where nobody knows.
-    truth: Behaviour | None = None
+    right: Behaviour  # the other behaviour
+    truth: Behaviour | None = None  # behaviour of a perfect model; None if it is unknown
 
 
-# Frame ids are uint32; those of a pool are the drive's number above them.
+# Frame ids are uint32. In a pool of drives, the id is drive number * _DRIVE + frame id.
 _DRIVE: Final = 1 << 32
 
 
 def pooled(drives: Sequence[Sides]) -> tuple[Row, ...]:
-    """Compare several drives as if they were one: each frame counts once, whatever its drive.
+    """Compare several drives as one; return a row for each quantity.
 
-    `drives`: both sides of each; frames before a drive's first valid one are left out. The result
-    is a row for each quantity, whose worst frame `worst_of_pool` takes apart.
+    Every frame has the same weight. Frames before a drive's first valid one are left out.
+    `worst_of_pool` returns the drive and the frame id of a row's worst frame.
     """
     if not drives:
         return ()
@@ -223,7 +230,7 @@ def pooled(drives: Sequence[Sides]) -> tuple[Row, ...]:
 
 
 def worst_of_pool(row: Row) -> tuple[int, int]:
-    """Return the number of the drive and the frame id of a pooled row's worst frame; -1 without."""
+    """Return the drive number and the frame id of a pooled row's worst frame; (-1, -1) if none."""
     return (-1, -1) if row.spread.frame < 0 else divmod(row.spread.frame, _DRIVE)
 
 
@@ -240,10 +247,10 @@ def _joined(parts: Sequence[tuple[int, Behaviour]]) -> Behaviour:
     )
 
 
-# --- The verdict on behaviour: rows, gates, and what gates may stand in for -------------------
+# --- The verdict on behaviour: rows, gates, and the findings that gates override --------------
 
-# Facts of the frame and its messages: no precision and no target changes them, so that no gate
-# stands in for them. Fields below the service, and those of the Event itself.
+# Fields that describe the frame or the message. No precision and no target changes them, so gates
+# never override their findings. Those that begin with a dot belong to the Event itself.
 FRAME_FIELDS: Final = frozenset(
     {
         ".valid",
@@ -255,17 +262,17 @@ FRAME_FIELDS: Final = frozenset(
         "big",
     }
 )
-# Kinds of findings that gates stand in for; a frame or a number that is missing is none of them.
+# Kinds of findings that gates override. Missing frames and numbers always fail.
 NUMERIC_KINDS: Final = ("value", "shift")
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviourVerdict:
-    """What a change does to the drive."""
+    """The effect of a change on the drive."""
 
-    rows: tuple[Row, ...] = ()  # one for each quantity; none where nothing was compared
-    gates: tuple[GateVerdict, ...] = ()  # what became of each gate
-    decide: bool = False  # gates stand in the place of tolerances
+    rows: tuple[Row, ...] = ()  # one row per quantity; empty if nothing was compared
+    gates: tuple[GateVerdict, ...] = ()  # the verdict on each gate
+    decide: bool = False  # whether gates replace tolerances
 
     @property
     def holds(self) -> bool:
@@ -274,19 +281,18 @@ class BehaviourVerdict:
 
     @property
     def differing(self) -> tuple[Row, ...]:
-        """The quantities that are not the same on both sides."""
+        """The rows of quantities that differ."""
         return tuple(row for row in self.rows if row.differs)
 
-    def stands_in_for(self, kind: str, field: str) -> bool:
-        """Whether gates decide in the place of a finding.
+    def overrides(self, kind: str, field: str) -> bool:
+        """Return whether gates override a finding.
 
-        `kind`: of the finding, see `tools.compare.findings.FindingKind`. `field`: path below the
-        service.
+        `kind` is one of `tools.compare.findings.FindingKind`, `field` the path below the service.
         """
         return self.decide and kind in NUMERIC_KINDS and field not in FRAME_FIELDS
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the verdict as plain data."""
         return {
             "quantities": [_row_json(row) for row in self.rows],
             "gates": [
@@ -305,10 +311,9 @@ class BehaviourVerdict:
 
 
 def judge_behaviour(sides: Sides, gates: Gates, *, uncalibrated: bool = False) -> BehaviourVerdict:
-    """Compare two behaviours and judge the difference.
+    """Compare two behaviours and judge the difference by gates.
 
-    `sides`: both, and the truth where it is known. `gates`: what has to hold. `uncalibrated`: also
-    compare frames before the first valid one.
+    With `uncalibrated`, frames before the first valid one are compared, too.
     """
     rows = difference(*sides, uncalibrated=uncalibrated)
     return BehaviourVerdict(rows, judge(figures_of(rows), gates.all), gates.decide)

@@ -1,9 +1,9 @@
-"""Closed-loop results: the numbers that ``modeld drive --json`` prints, read and compared.
+"""Reads and compares closed-loop results: the JSON objects that ``modeld drive --json`` prints.
 
-A result is a JSON object. Its numbers are named by their way through objects and lists, joined by
-dots: ``offset_p99_m``, ``scenarios.curve.collisions``. An object of a list is called by its
-``scenario``, ``name`` or ``fault``, with its ``seed`` behind it, else by its place. Flags are 0 and
-1, null is a figure for which there was nothing to measure; texts and curves are not compared.
+Every number in a result is a metric. Its name is its path through objects and lists, joined by
+dots: ``offset_p99_m``, ``scenarios.curve.collisions``. An object in a list is named by its
+``scenario``, ``name`` or ``fault``, followed by its ``seed``, or else by its index. Flags count as
+0 and 1; null means that there was nothing to measure. Texts and curves are not compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.report.report_page import folded, table_part, title_of_two, whole_pag
 MAX_BYTES: Final = 16 << 20
 MAX_FIGURES: Final = 20_000
 _MAX_DEPTH: Final = 6
-# What is measured anew in each run: wall times and their like; and what gates made of the figures.
+# Patterns of metrics that are not compared: durations, which differ in each run, and gates.
 MEASURED: Final = (
     *("*wall_s", "*frames_per_s", "gates.*"),
     *("latency_ms_*", "slipped_ms", "late_share"),
@@ -35,7 +35,7 @@ MEASURED: Final = (
 ADVICE: Final = "give a closed-loop result as modeld drive --json prints it"
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")
-# What a page says first: name, label and unit of figures of all drives.
+# The metrics at the top of a page: name, label and unit.
 TELLING: Final = (
     ("completed", "Drives completed", ""),
     ("departures", "Lane departures", ""),
@@ -46,47 +46,47 @@ TELLING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One figure of two results."""
+    """One metric in two results."""
 
-    name: str  # its way through the file
-    left: float  # value of the first; NaN where it has none, or measured nothing
-    right: float  # of the second
+    name: str  # dotted path in the file
+    left: float  # value in the first result; NaN if it is missing or null
+    right: float  # value in the second result; NaN if it is missing or null
 
     @property
     def change(self) -> float:
-        """Right - left."""
+        """The difference right - left."""
         return self.right - self.left
 
     @property
     def differs(self) -> bool:
-        """Whether they are not the same."""
+        """Whether the values differ; two NaN are equal."""
         neither = math.isnan(self.left) and math.isnan(self.right)
         return self.left != self.right and not neither
 
 
 @dataclass(frozen=True, slots=True)
 class ResultComparison:
-    """Two closed-loop results compared."""
+    """The comparison of two closed-loop results."""
 
-    left: str  # name of the first
-    right: str  # name of the second
-    rows: tuple[ResultRow, ...]  # one for each figure that either has
-    gates: tuple[GateVerdict, ...] = ()  # what became of each
-    decide: bool = False  # gates decide; else any difference counts, too
+    left: str  # name of the first result
+    right: str  # name of the second result
+    rows: tuple[ResultRow, ...]  # one row for each metric of either result
+    gates: tuple[GateVerdict, ...] = ()  # the verdict on each gate
+    decide: bool = False  # True: only gates decide; False: any difference fails, too
 
     @property
     def differing(self) -> tuple[ResultRow, ...]:
-        """The figures that are not the same."""
+        """The rows of metrics that differ."""
         return tuple(row for row in self.rows if row.differs)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs beyond what is allowed."""
+        """Whether all gates hold and, unless only gates decide, no metric differs."""
         return all(gate.holds for gate in self.gates) and (self.decide or not self.differing)
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """One line with the result and the number of differences and gates."""
         count = f"{len(self.differing)} of {count_text(len(self.rows), 'figure')} differ"
         if self.gates:
             held = sum(gate.holds for gate in self.gates)
@@ -94,14 +94,14 @@ class ResultComparison:
         return f"{'AGREE' if self.passed else 'DIFFER'}: {count}"
 
     def text(self) -> str:
-        """Return the comparison for people."""
+        """Return the comparison as text."""
         lines = [self.verdict]
         if self.differing:
             lines += ["", format_table(HEADER, [_cells(row) for row in self.differing])]
         return "\n".join(lines + gate_lines(self.gates))
 
     def page(self) -> str:
-        """Return the comparison as a page."""
+        """Return the comparison as an HTML page."""
         title = title_of_two(self.left, self.right)
         gates = [("holds" if one.holds else "fails", one.gate, one.found) for one in self.gates]
         judged = table_part(("", "gate", "found"), gates)
@@ -124,7 +124,7 @@ class ResultComparison:
 
     @property
     def lead(self) -> str:
-        """What matters most: drives to the end, departures, collisions, the offset."""
+        """Sentences about changes of the most important metrics, those of `TELLING`."""
         rows = {row.name: row for row in self.rows}
         said = [
             f"{label}: {number(row.left)}{unit} before, {number(row.right)}{unit} now."
@@ -134,7 +134,7 @@ class ResultComparison:
         return " ".join(said) or "Drives completed, departures, collisions and offset are the same."
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the comparison as plain data."""
         return {
             "left": self.left,
             "right": self.right,
@@ -162,13 +162,15 @@ def compare_results(
 ) -> ResultComparison:
     """Compare two closed-loop results.
 
-    `left`: the reference. `right`: what is compared with it; gates name its figures, or with
-    ``_change`` behind them the difference to the left one's. `gates`: what has to hold. `ignore`:
-    patterns of figures that are left out.
+    Args:
+        left: file of the reference.
+        right: file of the other result.
+        gates: conditions on the metrics of `right`, or with the suffix ``_change`` on right - left.
+        ignore: patterns of metrics to leave out.
 
     Raises:
-        CompareError: a file is no such result.
-        UsageError: a gate names a figure that neither has.
+        CompareError: a file is not a closed-loop result.
+        UsageError: a gate names a metric that neither result has.
     """
     sides = [chosen_figures(read_result(path), ignore) for path in (left, right)]
     rows = tuple(
@@ -187,7 +189,7 @@ def compare_results(
 
 
 def chosen_figures(figures: Mapping[str, float], ignore: Sequence[str] = ()) -> dict[str, float]:
-    """Return figures without those that each run measures anew, and those that are ignored."""
+    """Return the metrics that match neither `MEASURED` nor a pattern to ignore."""
     patterns = [*MEASURED, *ignore, *(f"*.{pattern}" for pattern in ignore)]
     return {
         name: value
@@ -200,7 +202,7 @@ def read_result(path: Path) -> dict[str, float]:
     """Return the numbers of a closed-loop result by name, in the file's order.
 
     Raises:
-        CompareError: the file cannot be read, is no JSON object, or holds no number.
+        CompareError: the file cannot be read, is not a JSON object, or has no number.
     """
     content = GivenText(path, CompareError, MAX_BYTES, advice=ADVICE).json()
     if not isinstance(content, dict):
@@ -216,16 +218,16 @@ def read_result(path: Path) -> dict[str, float]:
 
 
 def numbers_of(content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a result with their names; NaN where nothing was measured."""
+    """Yield the name and value of each number in a result; null becomes NaN."""
     return _numbers(content, "", 0)
 
 
 def _numbers(value: Any, name: str, depth: int) -> Iterator[tuple[str, float]]:
-    """Yield numbers with their names; those of lists without names of their own are curves."""
+    """Yield the numbers below a value; numbers directly in lists are curves and left out."""
     if value is None:
         yield name, math.nan
     elif isinstance(value, int | float):
-        # An integer may be larger than any float.
+        # A JSON integer can exceed the range of floats.
         yield name, float(value) if abs(value) < 1e300 else math.inf
     elif depth < _MAX_DEPTH and isinstance(value, dict):
         for key, item in value.items():

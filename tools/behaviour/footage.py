@@ -1,9 +1,12 @@
-"""How well a model's lane lines lie on those that people labelled in real footage.
+"""Measures the errors of a model's lane lines against hand-labelled lines of real footage.
 
-A curve of a model is projected into the picture with the camera of the labels, and compared with
-the labelled columns row by row (pixels); its y at the distance of each row is compared with where
-the label lies on a level road (metres). Positive is right of the label. The lines of the car's lane
-are ``modelV2.laneLines`` 1 and 2.
+Errors are in pixels and in metres. For pixels, a model's curve is projected into the picture with
+the camera of the labels and compared with the labelled column in each row. For metres, the label is
+projected onto a level road and compared with the curve's y at that distance. Positive is right of
+the label. The lines of the car's lane are ``modelV2.laneLines`` 1 and 2.
+
+`subject_of` judges a model and returns its metrics. `perfect_fit` and `blind_lane` return two
+references: the best possible lines, and those of a blind model.
 """
 
 from __future__ import annotations
@@ -19,19 +22,20 @@ from modeld.constants import LANE_LINE_COUNT, ROAD_EDGE_COUNT, X_IDXS
 from tools.behaviour.labels import LabelledFrame, Labels, where_crossed
 from tools.messages.drive_log import Curves
 
-# What is compared: two lines, the middle between them, and the planned path with that middle.
+# The compared curves: both lane lines, the middle between them, and the planned path, which is
+# compared with the labelled middle.
 NAMES = ("left", "right", "centre", "path")
-# The car's lane among the model's four lines, which go from left to right.
+# Indices of the car's lane lines among the model's four lines, from left to right.
 LEFT_LINE, RIGHT_LINE = 1, 2
-# A line counts as seen by the model from here on, as in its messages.
+# Above this probability the model counts a line as seen.
 PROBABLE = 0.5
-# Where figures are given: before the bonnet, one second ahead at 15 m/s (54 km/h), and two.
+# Distances of the metrics: just ahead of the car, and one and two seconds ahead at 15 m/s.
 DISTANCES_M = (8.0, 15.0, 30.0)
 ALL = "all"
-# Where the lane is watched while the car moves in it: far enough to steer by.
+# Distance at which `following` compares the lane's movement: far enough ahead to steer by.
 FOLLOWING_M = 15.0
 MIN_FOLLOWED = 3
-# Summaries: name -> which of NAMES it takes, and whether only where paint was seen.
+# Summaries: name -> names of the curves, and whether only points on visible paint count.
 SUMMARIES: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "both lines": (("left", "right"), False),
     "left": (("left",), False),
@@ -46,45 +50,38 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Model minus label, by name of `NAMES`."""
+    """Model minus label, by names of `NAMES`; NaN if either is missing."""
 
-    # (frames, rows) float64 each, columns; NaN where either is missing.
-    pixels: Mapping[str, Floats]
-    metres: Mapping[str, Floats]  # (frames, rows) float64 each, y on the road; NaN as above
-    labelled: Mapping[str, NDArray[np.bool_]]  # (frames, rows) bool each, there is a label
-    # (frames, 2) float64 of the left and the right line; NaN where the log has no answer for the
-    # frame.
+    pixels: Mapping[str, Floats]  # (frames, rows) each: difference of columns
+    metres: Mapping[str, Floats]  # (frames, rows) each: difference of y on the road
+    labelled: Mapping[str, NDArray[np.bool_]]  # (frames, rows) each: whether there is a label
+    # (frames, 2) probabilities of the left and right line; NaN for frames without model output.
     probabilities: Floats
 
     @property
     def answered(self) -> int:
-        """Labelled frames that the model had an answer for."""
+        """The number of labelled frames with an output of the model."""
         return int(np.isfinite(self.probabilities).all(axis=1).sum())
 
     @property
     def coverage(self) -> tuple[float, float]:
-        """Shares of all labelled frames in which the left and the right line is probable."""
+        """The shares of labelled frames in which the left and the right line are probable."""
         left, right = (self.probabilities > PROBABLE).mean(axis=0).tolist()
         return left, right
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Errors in a few numbers: absolute ones, but for the bias.
+    """Statistics of absolute errors, in metres and pixels; None if nothing was compared."""
 
-    Attributes:
-        mean_m, median_m, p90_m: m; None where nothing was compared, as below.
-        mean_px, median_px, p90_px: columns.
-    """
-
-    what: str  # name of `SUMMARIES`
-    at: str  # distance, or "all"
-    points: int  # labelled points that were compared
-    missing: int  # labelled points where the model has no such line, in metres or in the picture
+    what: str  # key of `SUMMARIES`
+    at: str  # distance, such as "8 m", or "all"
+    points: int  # number of labelled points
+    missing: int  # number of labelled points without the model's curve
     mean_m: float | None
     median_m: float | None
     p90_m: float | None
-    bias_m: float | None  # mean with its sign, positive to the right
+    bias_m: float | None  # mean of the signed errors, positive to the right
     mean_px: float | None
     median_px: float | None
     p90_px: float | None
@@ -94,10 +91,10 @@ class Figures:
 
 
 def judge(labels: Labels, curves: Mapping[int, Curves]) -> Errors:
-    """Compare a model's answers with the labels.
+    """Compare a model's outputs with the labels of a clip.
 
-    `labels`: of the clip. `curves`: of the model by number of the clip's frame; frames that are
-    missing count.
+    `curves` are the model's outputs by the clip's frame number. A missing frame counts as missing
+    curves.
     """
     shape = (len(labels.frames), labels.rows_px.size)
     pixels = {name: np.full(shape, np.nan) for name in NAMES}
@@ -119,14 +116,15 @@ def judge(labels: Labels, curves: Mapping[int, Curves]) -> Errors:
 
 def _columns(frame: LabelledFrame) -> dict[str, Floats]:
     left, right = frame.columns_px
-    middle = (left + right) / 2  # a row is one depth, so the middle of columns is that of the lane
+    # All points of a row have the same distance, so the middle column is the middle of the lane.
+    middle = (left + right) / 2
     return {"left": left, "right": right, "centre": middle, "path": middle}
 
 
 def _curves(found: Curves, labels: Labels) -> dict[str, Floats]:
     lines = found.lane_lines_m.astype(np.float64)
     left, right = lines[LEFT_LINE], lines[RIGHT_LINE]
-    # The plan starts at the camera; on the road it lies one mounting height lower.
+    # The plan starts at the camera. Move it down to the road.
     below = np.array([0.0, 0.0, labels.video_camera.height_m])
     path = found.plan_m.astype(np.float64) + below
     return {"left": left, "right": right, "centre": (left + right) / 2, "path": path}
@@ -139,11 +137,11 @@ def _errors(curve_m: Floats, columns_px: Floats, labels: Labels) -> tuple[Floats
     return pixels, metres
 
 
-# --- Figures ----------------------------------------------------------------------------------
+# --- Metrics ----------------------------------------------------------------------------------
 
 
 def summarize_errors(labels: Labels, errors: Errors) -> list[Figures]:
-    """Return the figures of every summary, at each distance and over all rows."""
+    """Return the metrics of every summary, at each distance and over all rows."""
     left, right = np.stack([frame.is_paint for frame in labels.frames], axis=1)
     paint = {"left": left, "right": right}  # (frames, rows) each
     rows = {f"{at:g} m": [nearest_row(labels, at)] for at in DISTANCES_M}
@@ -163,13 +161,12 @@ def summarize_errors(labels: Labels, errors: Errors) -> list[Figures]:
 
 
 def following(labels: Labels, errors: Errors) -> float | None:
-    """Return how much of the lane's movement in the picture the model's lane has, too.
+    """Return how well the model's lane follows the lane's movement from frame to frame.
 
-    Of the lane's centre at 15 m, from frame to frame: 1 - variance of the error / variance of the
-    label. 1 for a model that sees, 0 for one that always says the same, whatever that is; below 0
-    for one whose lane moves by itself.
-
-    The result is None where fewer than three frames have both, or the labels do not move.
+    The value is 1 - variance of the error / variance of the label, for the lane's centre 15 m
+    ahead. It is 1 for a perfect model, 0 for constant output, and negative if the model's lane
+    moves independently of the labels. It is None if fewer than three frames have both, or if the
+    labels do not move.
     """
     row = nearest_row(labels, FOLLOWING_M)
     columns = np.array([_columns(frame)["centre"][row] for frame in labels.frames])
@@ -215,16 +212,16 @@ def _p90(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something that was judged."""
+    """A judged model or reference."""
 
-    name: str  # for people
-    errors: Errors  # row by row
-    figures: Sequence[Figures]  # of every summary
-    following: float | None  # see `following`
-    curves: Mapping[int, Curves]  # by number of the clip's frame
+    name: str
+    errors: Errors  # errors of each labelled point
+    figures: Sequence[Figures]  # metrics of every summary
+    following: float | None  # result of the function `following`
+    curves: Mapping[int, Curves]  # outputs by the clip's frame number
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` has of it."""
+        """Return the metrics as plain data for `--json`."""
         left, right = self.errors.coverage
         return {
             "name": self.name,
@@ -236,27 +233,27 @@ class Subject:
 
 
 def subject_of(name: str, labels: Labels, curves: Mapping[int, Curves]) -> Subject:
-    """Judge curves and sum them up; `curves` as `judge` takes them."""
+    """Judge curves and return their metrics; `curves` are those of `judge`."""
     errors = judge(labels, curves)
     figures = summarize_errors(labels, errors)
     return Subject(name, errors, figures, following(labels, errors), curves)
 
 
-# --- What a model is beside -------------------------------------------------------------------
+# --- References -------------------------------------------------------------------------------
 
 
 def perfect_fit(labels: Labels) -> dict[int, Curves]:
-    """Return the best a model can do: parabolas through each frame's labels on the road.
+    """Return the best possible output: parabolas through each frame's labels on the road.
 
-    What is left is the labels' own noise, the road's slope and bend, and the model's grid.
+    The remaining error comes from noise in the labels, the shape of the road, and the model's grid.
     """
     return {frame.number: _fit(labels, labels.on_road(frame)) for frame in labels.frames}
 
 
-def lane_ahead(labels: Labels) -> dict[int, Curves]:
-    """Return what needs no eyes: a straight lane of the usual width with the car in its middle.
+def blind_lane(labels: Labels) -> dict[int, Curves]:
+    """Return the output of a blind model: a straight lane with the car in its middle.
 
-    A model that is not clearly better has not seen the lines.
+    A model that is not clearly better does not see the lines.
     """
     half = labels.lane_width_m / 2
     ahead = _curves_of(labels, np.full(X_IDXS.size, -half), np.full(X_IDXS.size, half))
@@ -269,7 +266,7 @@ def _fit(labels: Labels, points_m: Floats) -> Curves:
 
 
 def _parabola(known_m: Floats) -> Floats:
-    # Far points weigh as much as they do in the picture.
+    # The weights scale the errors to their size in the picture.
     parabola = np.polyfit(known_m[:, 0], known_m[:, 1], 2, w=1.0 / known_m[:, 0])
     return np.asarray(np.polyval(parabola, X_IDXS), np.float64)
 

@@ -1,4 +1,4 @@
-"""A page of labelled frames with the lines of a model over them, and the figures in a table."""
+"""Renders an HTML page of labelled frames with a model's lines, and tables of the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.messages.camera import project
 from tools.messages.drive_log import Curves
 from tools.report.report_page import PAGE_END, page_start, path_data, table_part
 
-# What a table shows of each subject; --json has the rest.
+# The metrics in the tables: summary -> distances. --json has all.
 SHOWN = {
     "both lines": ("8 m", "15 m", "30 m", "all"),
     "left": ("all",),
@@ -25,10 +25,11 @@ SHOWN = {
     "path": ("15 m", "all"),
 }
 HEADER = ("what", "at", "mean m", "median m", "p90 m", "bias m", "median px", "p90 px", "missing")
+# Curves are drawn up to this distance.
 FAR_M = 60.0
-# Rows of the picture above the farthest label.
+# Rows of the picture shown above the farthest label.
 MORE_ROWS = 60
-# A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
+# Largest SVG coordinate in picture widths: curves can project to infinity.
 LIMIT_PICTURES = 4.0
 
 STYLE = """
@@ -42,7 +43,7 @@ STYLE = """
 
 
 def table_rows(subject: Subject) -> list[list[object]]:
-    """Return the rows of a subject's table, under `HEADER`; None where nothing was compared."""
+    """Return the cells of a subject's table under `HEADER`; None if nothing was compared."""
     return [
         [
             one.what,
@@ -61,7 +62,7 @@ def table_rows(subject: Subject) -> list[list[object]]:
 
 
 def headline(subject: Subject) -> str:
-    """Return one line on what was answered."""
+    """Return one line: frames with output, probable lines, and how well the lane is followed."""
     left, right = subject.errors.coverage
     frames = len(subject.errors.probabilities)
     follows = "-" if subject.following is None else f"{subject.following:.2f}"
@@ -74,10 +75,9 @@ def headline(subject: Subject) -> str:
 def page_parts(
     labels: Labels, subjects: Sequence[Subject], pictures: Mapping[int, bytes]
 ) -> Iterator[str]:
-    """Yield the page: figures of all subjects, frames with the lines of the first one.
+    """Yield the page's HTML: metrics of all subjects, and frames with the first subject's lines.
 
-    `labels`: of the clip. `subjects`: models before references. `pictures`: JPEG by number of the
-    clip's frame.
+    `subjects` are models, then references. `pictures` are JPEG files by the clip's frame number.
     """
     yield page_start(f"Lines on {labels.clip}", STYLE)
     yield (
@@ -99,7 +99,7 @@ def page_parts(
 
 
 def _lead(subjects: Sequence[Subject]) -> str:
-    """Return how far the lines of each are off in the mean, as HTML."""
+    """Return the mean distance of each subject's lines from the labels as HTML."""
     off = [
         f"{subject.name} {100.0 * one.mean_m:.1f} cm"
         for subject in subjects
@@ -122,7 +122,7 @@ def _cell(value: object) -> str:
 
 def _figure(labels: Labels, frame: LabelledFrame, curves: Mapping[int, Curves], jpeg: bytes) -> str:
     width, height = labels.size
-    # Above the farthest row there is sky, and what the model says of the road further on.
+    # Crop most of the sky above the farthest row.
     top = max(0, int(labels.rows_px[-1]) - MORE_ROWS)
     found = curves.get(frame.number)
     shapes = _shapes(labels, found) if found is not None else ""
@@ -157,7 +157,7 @@ def _path(labels: Labels, curve_m: NDArray[np.floating]) -> str:
     near = curve_m[curve_m[:, 0] <= FAR_M].astype(np.float64)
     pixels = project(near, labels.camera, labels.video_camera.rpy_rad)
     limit = LIMIT_PICTURES * labels.size[0]
-    # Whole numbers are centres of pixels, which the drawing has at halves.
+    # Pixel centres are whole numbers in pixel coordinates, and at .5 in the drawing.
     return path_data(np.clip(pixels, -limit, limit) + 0.5)
 
 

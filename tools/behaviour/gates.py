@@ -1,8 +1,8 @@
-"""Gates: conditions in metres and seconds that a change has to meet.
+"""Gates: conditions in metres and seconds that a change must meet.
 
-A gate, such as ``lateral_2s_max_m < 0.05``, names a figure, an order and a number. Figures
-are those of `tools.behaviour.difference` or of a closed-loop result. Gates from a command line or a
-file are checked here, before anything is run.
+A gate, such as ``lateral_2s_max_m < 0.05``, has the name of a metric, a comparison operator and a
+limit. Metrics come from `tools.behaviour.difference` or from a closed-loop result. Gates from the
+command line or from a file are parsed and checked here, before anything is run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 MAX_GATES: Final = 200
 MAX_CHARACTERS: Final = 200
-# More would only make a name slow to look up.
+# More would make names slow to match.
 MAX_STARS: Final = 4
 MAX_FILE_BYTES: Final = 64 << 10
 _GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", re.ASCII)
@@ -38,11 +38,11 @@ _GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", r
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One condition."""
+    """One condition on a metric."""
 
-    name: str  # of the figure; * stands for any text without a dot
-    order: str  # one of ``ORDERS``
-    limit: float  # finite, in the figure's unit
+    name: str  # name of the metric; * matches any text without a dot
+    order: str  # the operator, one of ``ORDERS``
+    limit: float  # finite, in the metric's unit
 
     @property
     def text(self) -> str:
@@ -50,33 +50,32 @@ class Gate:
         return f"{self.name} {self.order} {self.limit:g}"
 
     def names(self, figure: str) -> bool:
-        """Whether the gate is about a figure."""
+        """Return whether the gate's name matches a metric."""
         pattern = "[^.]*".join(re.escape(part) for part in self.name.split("*"))
         return re.fullmatch(pattern, figure) is not None
 
     def holds(self, value: float) -> bool:
-        """Whether a value meets the condition; NaN never does."""
+        """Return whether a value meets the condition; NaN never does."""
         return ORDERS[self.order](value, self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The gates that a user asks for."""
+    """The gates that the user gave."""
 
-    all: tuple[Gate, ...] = ()  # every one has to hold
-    # Whether gates replace tolerances: outputs may differ as far as the gates allow.
-    decide: bool = False
+    all: tuple[Gate, ...] = ()  # all of them must hold
+    decide: bool = False  # whether gates replace the tolerances of outputs
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
     """The verdict on one gate."""
 
-    gate: str  # its text
-    name: str  # the figure that decides: the worst of those that the gate names
-    value: float | None  # its value; None if there is none
+    gate: str  # the gate's text
+    name: str  # the deciding metric: the worst one that the gate names
+    value: float | None  # value of that metric; None without one
     holds: bool
-    note: str = ""  # why there is no value; "" if there is one
+    note: str = ""  # reason for the missing value, or ""
 
     @property
     def text(self) -> str:
@@ -87,7 +86,7 @@ class GateVerdict:
     def found(self) -> str:
         """The value without an exponent, or the reason why there is none.
 
-        The name of the figure follows if the gate has a ``*``.
+        The name of the metric follows if the gate has a ``*``.
         """
         if self.value is None:
             return self.note
@@ -99,13 +98,13 @@ class GateVerdict:
 def parse_gates(
     texts: Sequence[str], file: Path | None, names: Iterable[str] | None
 ) -> tuple[Gate, ...]:
-    """Return the gates that a user wrote.
+    """Parse the gates given as `texts` and in `file`.
 
-    `file` is that of ``--gates``, with one gate a line; ``#`` begins a comment. `names` are the
-    figures that gates may name; None skips this check.
+    The file has one gate per line; ``#`` begins a comment. `names` are the known metrics; None
+    skips the check of names.
 
     Raises:
-        UsageError: a gate cannot be parsed, or names an unknown figure.
+        UsageError: a gate cannot be parsed, or names an unknown metric.
     """
     placed = [("--gate", text) for text in texts]
     if file is not None:
@@ -143,10 +142,10 @@ def _parse(text: str, where: str, known: Sequence[str] | None) -> Gate:
 
 
 def check_gate(gate: Gate, known: Sequence[str], where: str) -> None:
-    """Refuse a gate that names no known figure.
+    """Check that a gate names a known metric.
 
     Raises:
-        UsageError: it names none; the message has the nearest name.
+        UsageError: no known metric matches; the message suggests a similar name.
     """
     if any(gate.names(figure) for figure in known):
         return
@@ -158,8 +157,9 @@ def check_gate(gate: Gate, known: Sequence[str], where: str) -> None:
 def judge(figures: Mapping[str, float | None], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
     """Return a verdict on each gate.
 
-    `figures` has the values by name. None means that neither side has the figure (no car ahead in
-    the whole drive), and its gate holds. NaN means that only one side has it, and its gate fails.
+    `figures` has the metrics by name. None means that neither side has a value, for example because
+    no car was ahead in the entire drive; the gate holds. NaN means that only one side has a value;
+    the gate fails.
     """
     return tuple(_judge_one(figures, gate) for gate in gates)
 
@@ -168,7 +168,7 @@ def _judge_one(figures: Mapping[str, float | None], gate: Gate) -> GateVerdict:
     named = {name: value for name, value in figures.items() if gate.names(name)}
     values = {name: value for name, value in named.items() if value is not None}
     if not named:
-        note = "no such figure here; those of errors take the truth of a rendered drive"
+        note = "no such figure here; figures of errors need the truth of a rendered drive"
         return GateVerdict(gate.text, gate.name, None, holds=False, note=note)
     if not values:
         return GateVerdict(gate.text, gate.name, None, holds=True, note="nothing to judge")
@@ -187,12 +187,12 @@ def _margin(gate: Gate, value: float) -> float:
     return gate.limit - value if gate.order in ("<", "<=") else value - gate.limit
 
 
-# --- The options, the same for every command with gates ---------------------------------------
+# --- Command-line options, shared by all commands with gates ----------------------------------
 
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    group = parser.add_argument_group("gates on what a change does to the drive")
+    """Declare the options ``--gate``, ``--gates`` and ``--gates-only``."""
+    group = parser.add_argument_group("gates on the effect on the drive")
     add_gates(group, "lateral_2s_max_m < 0.05")
     group.add_argument(
         "--gates-only",
@@ -220,7 +220,7 @@ def add_gates(group: argparse._ActionsContainer, example: str) -> None:
 def gates_of(args: argparse.Namespace, names: Iterable[str] | None) -> Gates:
     """Return the gates from the parsed options, which include ``bit_exact``.
 
-    `names` are the figures that gates may name; None if they are not known yet.
+    `names` are the known metrics; None skips the check of names.
 
     Raises:
         UsageError: a gate cannot be parsed, or the options contradict each other.

@@ -1,7 +1,9 @@
-"""Hand-labelled frames of a clip: the lines of the car's lane, in pixels and on the road.
+"""Reads hand-labelled lane lines of video frames, and converts them between pixels and the road.
 
-Pixels: column u right, row v down, whole numbers are centres of pixels. On the road: x forward, y
-right, in metres from the point under the camera, in the calibrated frame.
+`read_labels` returns `Labels`: the lines of the car's lane in some frames of a clip, and its
+camera. In pixel coordinates, column u points right, row v down, and whole numbers are centres of
+pixels. Road coordinates are x forward and y right in the calibrated frame, in metres from the point
+below the camera.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ from tools.errors import LabelsError, UsageError
 from tools.lib.given_data import GivenText
 from tools.messages.camera import VideoCamera, parse_video_camera, project, stand_in_camera
 
-# --- A level road under a calibrated camera: pixels to metres, curves to columns of rows ------
+# --- A level road below a calibrated camera ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RoadPlane:
-    """The plane that lies under the camera, parallel to the calibrated frame's x and y."""
+    """The road as a plane below the camera, parallel to x and y of the calibrated frame."""
 
     camera: Camera  # the pinhole
     rpy_rad: tuple[float, float, float]  # device_from_calib as roll, pitch, yaw
-    height_m: float  # of the camera over the plane
+    height_m: float  # height of the camera above the plane
 
     def on_road(self, pixels: Floats) -> Floats:
-        """Return where the rays of pixels meet the road.
+        """Return the points at which the rays of pixels meet the road.
 
-        `pixels`: (n, 2) float64, column and row. The result is (n, 2) float64, x forward and y
-        right in m; NaN at and above the horizon.
+        `pixels` is (n, 2): column and row. The result is (n, 2): x forward and y right in metres;
+        NaN at and above the horizon.
         """
         ones = np.ones((len(pixels), 1))
         view = np.concatenate([pixels, ones], axis=1) @ np.linalg.inv(self.camera.intrinsics).T
@@ -45,22 +47,25 @@ class RoadPlane:
         return np.asarray(rays[:, :2] * (self.height_m / down)[:, None])
 
     def columns(self, curve_m: Floats, rows_px: Floats) -> Floats:
-        """Return the columns at which a curve crosses rows of the picture.
+        """Return the (rows,) columns at which a curve crosses rows of the picture.
 
-        `curve_m`: (n, 3) float64, calibrated frame, near to far. `rows_px`: (rows,) float64. The
-        result is (rows,) float64; NaN where the curve does not cross the row in front of the
-        camera.
+        `curve_m` is (n, 3) in the calibrated frame, near to far; `rows_px` is (rows,). The result
+        is NaN if the curve does not cross a row in front of the camera.
         """
         pixels = project(curve_m, self.camera, self.rpy_rad)
         return where_crossed(pixels[:, 1], pixels[:, 0], rows_px)
 
 
 def where_crossed(along: Floats, across: Floats, at: Floats) -> Floats:
-    """Return the second coordinate of a polyline where its first one has given values.
+    """Return the second coordinate of a polyline at given values of its first coordinate.
 
-    `along`: (n,) first coordinate of the corners, in any order; NaN breaks the line. `across`: (n,)
-    second coordinate. `at`: (m,) values of the first one. The result is (m,) float64, of the first
-    crossing from the line's start; NaN where there is none.
+    Args:
+        along: (n,) first coordinates of the points, in any order. NaN breaks the line.
+        across: (n,) second coordinates of the points.
+        at: (m,) values of the first coordinate.
+
+    Returns:
+        (m,) second coordinates at the first crossing from the line's start; NaN without one.
     """
     before, after = along[:-1, None], along[1:, None]
     is_crossed = (np.minimum(before, after) <= at) & (at <= np.maximum(before, after))
@@ -72,7 +77,7 @@ def where_crossed(along: Floats, across: Floats, at: Floats) -> Floats:
 
 
 SIDES = ("left", "right")
-# Fewer and there is nothing to fit a parabola to.
+# A parabola needs three points.
 MIN_ROWS = 3
 MAX_BYTES = 64 << 20
 
@@ -81,13 +86,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """One picture."""
+    """The labels of one frame."""
 
-    # Of the clip's frame, from 0.
-    number: int  # of the clip's frame, from 0
-    # (2, rows) float64, centres of the left and the right line; NaN where nobody can tell.
+    number: int  # number of the clip's frame, from 0
+    # (2, rows) columns of the left and the right line's centre; NaN if it cannot be seen.
     columns_px: Floats
-    # (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
+    # (2, rows) whether paint is visible; False in gaps of dashed lines.
     is_paint: NDArray[np.bool_]
 
 
@@ -95,15 +99,15 @@ class LabelledFrame:
 class Labels:
     """All labelled frames of a clip, and the camera that filmed it."""
 
-    path: Path
-    clip: str
-    sha256: str  # of the clip, 64 hex digits
+    path: Path  # file of the labels
+    clip: str  # file name of the clip
+    sha256: str  # digest of the clip, 64 hex digits
     size: tuple[int, int]  # (width, height) in pixels
-    lane_width_m: float  # between the centres of its lines, as assumed
-    video_camera: VideoCamera  # as drives take it
-    rows_px: Floats  # (rows,) float64, the labelled rows, near to far
+    lane_width_m: float  # assumed distance between the centres of the lines
+    video_camera: VideoCamera  # the camera's mounting and focal length
+    rows_px: Floats  # (rows,) labelled rows, near to far
     frames: tuple[LabelledFrame, ...]  # at least one, by increasing number
-    pixel_aspect: float = 1.0  # width of a pixel over its height
+    pixel_aspect: float = 1.0  # width / height of a pixel
 
     @property
     def camera(self) -> Camera:
@@ -112,26 +116,26 @@ class Labels:
 
     @property
     def plane(self) -> RoadPlane:
-        """The road as this camera sees it."""
+        """The road below this camera."""
         return RoadPlane(self.camera, self.video_camera.rpy_rad, self.video_camera.height_m)
 
     @property
     def ahead_m(self) -> Floats:
-        """(rows,) distances of the labelled rows, straight ahead."""
+        """The (rows,) distances of the labelled rows in the picture's middle column, in metres."""
         middle = np.full(self.rows_px.size, self.size[0] / 2)
         return self.plane.on_road(np.stack([middle, self.rows_px], axis=-1))[:, 0]
 
     def on_road(self, frame: LabelledFrame) -> Floats:
-        """Return where the labels of a frame lie, (2, rows, 2) float64: x, y; NaN as in them."""
+        """Return the labels of a frame on the road, (2, rows, 2): x, y; NaN without a label."""
         rows = np.broadcast_to(self.rows_px, frame.columns_px.shape)
         pixels = np.stack([frame.columns_px, rows], axis=-1)
         return self.plane.on_road(pixels.reshape(-1, 2)).reshape(pixels.shape)
 
     def check_clip(self, clip: Path) -> None:
-        """Refuse another clip than the one that was labelled.
+        """Check that a file is the labelled clip.
 
         Raises:
-            LabelsError: it is another one, or cannot be read.
+            LabelsError: the file is another clip, or cannot be read.
         """
         try:
             with clip.open("rb") as file:
@@ -151,12 +155,12 @@ def read_labels(path: Path) -> Labels:
     """Read a file of labels; docs/footage.md has its format.
 
     Raises:
-        LabelsError: it cannot be read, or something in it is missing or cannot be.
+        LabelsError: the file cannot be read, or a value is missing or invalid.
     """
     content = GivenText(path, LabelsError, MAX_BYTES).json()
     try:
         return _parse(path, content)
-    except UsageError as error:  # of the camera: here it is no option that is wrong
+    except UsageError as error:  # invalid camera, here from a file and not from an option
         raise LabelsError(str(error)) from error
     except (KeyError, TypeError, ValueError) as error:
         raise LabelsError(
@@ -166,7 +170,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def _numbers(values: Any, *, or_none: bool = False) -> Floats:
-    """Return JSON's numbers, of which numpy would also make texts; null becomes NaN."""
+    """Return JSON numbers as an array; null becomes NaN with `or_none`, others are TypeErrors."""
     for value in values:
         if type(value) not in (int, float) and not (or_none and value is None):
             raise TypeError(f"expected a number, found {value!r}")

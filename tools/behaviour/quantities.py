@@ -1,7 +1,8 @@
-"""The quantities of behaviour that a driver would feel.
+"""The quantities of behaviour: numbers of a frame that a driver would feel.
 
-Each is one number of a frame, taken from the published `modelV2` and, where there is one, from the
-truth of a rendered drive. Calibrated frame: x forward, y right; positive is to the right.
+A quantity, such as the planned position after 2 s, is computed from the published `modelV2`. Most
+can also be computed from the ground truth of a rendered drive. `BehaviourReader` collects all
+quantities over a log. Coordinates are in the calibrated frame: x forward, y right.
 """
 
 from __future__ import annotations
@@ -20,45 +21,45 @@ from cereal.schema import DAMAGED, member_name, read_event
 from modeld.constants import T_IDXS, X_IDXS
 from tools.behaviour.truth import Floats, Truth
 
-# What the model takes for more likely there than not.
+# Lines and leads with at least this probability count as seen.
 SEEN: Final = 0.5
 TIMES_S: Final = (1.0, 2.0, 4.0)
 DISTANCES_M: Final = (10.0, 30.0)
 DRIFT_S: Final = 2.0
 _POINTS: Final = len(T_IDXS)
 
-# A sample of a curve: the value at `index` plus the share of the way to the next one.
+# A position on a grid: index of a sample, and the fraction of the distance to the next sample.
 Place = tuple[int, float]
-# The modelV2 of a frame (a reader), and the car's speed in m/s -> the value, NaN without one.
+# (reader of a frame's modelV2, car's speed in m/s) -> the value, or NaN without one.
 OfModel = Callable[[Any, float], float]
 OfTruth = Callable[[Truth], Floats]
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a frame."""
+    """A number that can be computed for each frame."""
 
-    name: str  # as in tables and gates
-    unit: str  # as it is written; "" for probabilities and flags
-    meaning: str  # one line for people
-    of: OfModel  # takes it from a message; NaN where the model gives none
-    # Takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
+    name: str  # name in tables and gates
+    unit: str  # "" for probabilities and flags
+    meaning: str  # description in one line
+    of: OfModel  # computes the value from a message; NaN if the model has none
+    # Computes the (n,) true values, NaN if there is none; None if the truth lacks the quantity.
     truth: OfTruth | None = None
 
     @property
     def suffix(self) -> str:
-        """The unit as the end of a name: ``_m``, ``_mps2``; "" without a unit."""
+        """The unit as the suffix of a metric's name: ``_m``, ``_mps2``; "" without a unit."""
         return "_" + self.unit.replace("/", "p") if self.unit else ""
 
 
 def place_of(grid: Floats, at: float) -> Place:
-    """Return where a value lies between the samples of a rising (33,) grid."""
+    """Return the position of a value on a rising (33,) grid."""
     index = min(int(np.searchsorted(grid, at, side="right")) - 1, len(grid) - 2)
     return index, float((at - grid[index]) / (grid[index + 1] - grid[index]))
 
 
 def _between(values: Sequence[float], place: Place) -> float:
-    """Return the sample of a curve of a message; NaN where it has not the model's points."""
+    """Return a message's curve at a place; NaN if it has another number of points."""
     if len(values) != _POINTS:
         return math.nan
     index, share = place
@@ -66,7 +67,7 @@ def _between(values: Sequence[float], place: Place) -> float:
 
 
 def _columns(values: Floats, place: Place) -> Floats:
-    """Return the same sample of (n, 33) true curves."""
+    """Return (n, 33) true curves at a place."""
     index, share = place
     found: Floats = values[:, index] * (1.0 - share) + values[:, index + 1] * share
     return found
@@ -84,7 +85,7 @@ def _line(line: int, distance_m: float) -> OfModel:
     prob, place = _line_prob(line), place_of(X_IDXS, distance_m)
 
     def of(model: Any, speed: float) -> float:
-        # A line that the model does not see lies anywhere.
+        # The position of a line that the model does not see is meaningless.
         if not prob(model, speed) >= SEEN or len(model.laneLines) != 4:
             return math.nan
         return _between(model.laneLines[line].y, place)
@@ -135,17 +136,17 @@ def _drift(model: Any, speed: float) -> float:
 
 
 class _Planned(NamedTuple):
-    """What the plan says of a time: one axis of one of its curves, and the true curve."""
+    """One axis of a curve of the plan, from which quantities at several times are made."""
 
     name: str
     unit: str
     meaning: str
-    curve: str
-    axis: str
-    truth: OfTruth
+    curve: str  # field of modelV2
+    axis: str  # field of the curve
+    truth: OfTruth  # returns the (n, 33) true curves
 
     def at(self, time_s: float) -> Quantity:
-        """Return it as the quantity of a time."""
+        """Return the quantity at a time of the plan."""
         place = place_of(T_IDXS, time_s)
         return Quantity(
             f"{self.name}_{time_s:g}s",
@@ -166,12 +167,12 @@ _PLANNED: Final = (
 
 
 def _borders(side: str, line: int, edge: int) -> tuple[Quantity, ...]:
-    """Return the quantities of one side, by the numbers of its line and its edge."""
+    """Return the quantities of one side, given the indices of its lane line and road edge."""
     lines = [
         Quantity(
             f"{side}_line_{distance_m:g}m",
             "m",
-            f"lane line {side} of the car, {distance_m:g} m ahead, where it is seen",
+            f"lane line {side} of the car, {distance_m:g} m ahead, if it is seen",
             _line(line, distance_m),
             _border("lane_line_y_m", line, distance_m),
         )
@@ -209,7 +210,7 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     Quantity(
         "drift_2s",
         "m",
-        f"where {DRIFT_S:g} s of the desired curvature take the car, to the right",
+        f"displacement to the right after {DRIFT_S:g} s of the desired curvature",
         _drift,
         lambda truth: 0.5 * truth.curvature_1pm * (truth.speed_mps * DRIFT_S) ** 2,
     ),
@@ -223,31 +224,31 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
     *_borders("left", line=1, edge=0),
     *_borders("right", line=2, edge=1),
     Quantity("lead_prob", "", "probability of a car ahead", _lead_prob),
-    Quantity("lead_seen", "", "1 where a car ahead is more likely than not", _lead_seen),
+    Quantity("lead_seen", "", "1 if a car ahead is more likely than not", _lead_seen),
     Quantity(
         "lead_distance",
         "m",
-        "distance of the car ahead, where it is seen",
+        "distance of the car ahead, if it is seen",
         _lead("x"),
         lambda truth: truth.lead_xyv[:, 0],
     ),
     Quantity(
         "lead_speed",
         "m/s",
-        "speed of the car ahead, where it is seen",
+        "speed of the car ahead, if it is seen",
         _lead("v"),
         lambda truth: truth.lead_xyv[:, 2],
     ),
     Quantity(
         "should_stop",
         "",
-        "1 where the car is told to stop",
+        "1 if the model requests a stop",
         lambda model, _speed: float(model.action.shouldStop),
     ),
     Quantity(
         "hard_brake",
         "",
-        "1 where hard braking is expected",
+        "1 if hard braking is expected",
         lambda model, _speed: float(model.meta.hardBrakePredicted),
     ),
 )
@@ -257,22 +258,22 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a model wanted, frame by frame."""
+    """The quantities of a model in each of n frames."""
 
-    frame_ids: NDArray[np.int64]  # (n,) int64, in the order of the messages
-    valid: NDArray[np.bool_]  # (n,) bool, as the messages say
-    values: Floats  # (n, q) float64, a column for each of `QUANTITIES`; NaN where there is none
+    frame_ids: NDArray[np.int64]  # (n,) in the order of the messages
+    valid: NDArray[np.bool_]  # (n,) whether the message is marked valid
+    values: Floats  # (n, q) one column for each of `QUANTITIES`; NaN without a value
 
     def of(self, name: str) -> Floats:
-        """Return the (n,) values of a quantity."""
+        """Return the (n,) values of the quantity `name`."""
         return self.values[:, [quantity.name for quantity in QUANTITIES].index(name)]
 
 
 class BehaviourReader:
-    """Collects the behaviour while a log is read by somebody else.
+    """Collects the behaviour from the events of a log.
 
-    `speeds`: the car's speed in m/s by frame id; None: what `carState` says before a frame. Without
-    a speed, quantities that rest on it have no value.
+    `speeds` are the car's speeds in m/s by frame id. None uses the latest `carState` before each
+    frame. Without a speed, quantities that depend on it are NaN.
     """
 
     def __init__(self, speeds: Mapping[int, float] | None = None) -> None:
@@ -282,13 +283,13 @@ class BehaviourReader:
         self._values = array("d")
 
     def watch(self, events: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the bytes of each Event unchanged, and take note of it."""
+        """Yield each serialized Event unchanged after adding it."""
         for data in events:
             self.add(data)
             yield data
 
     def add(self, data: bytes) -> None:
-        """Take note of one Event; a damaged one is passed over."""
+        """Add one Event; a damaged one is skipped."""
         try:
             self._add(read_event(data))
         except (MessageError, *DAMAGED):
@@ -309,7 +310,7 @@ class BehaviourReader:
             self._values.extend(row)
 
     def behaviour(self) -> Behaviour:
-        """Return what was seen so far."""
+        """Return the behaviour in the events added so far."""
         return Behaviour(
             np.array(self._ids, np.int64),
             np.array(self._valid, np.bool_),
@@ -318,9 +319,9 @@ class BehaviourReader:
 
 
 def behaviour_of(events: Iterable[bytes], speeds: Mapping[int, float] | None = None) -> Behaviour:
-    """Return the behaviour that a log holds.
+    """Return the behaviour in a log.
 
-    `events`: bytes of each Event, in the log's order. `speeds`: as in `BehaviourReader`.
+    `events` are serialized Events in the log's order, `speeds` those of `BehaviourReader`.
     """
     reader = BehaviourReader(speeds)
     for data in events:
@@ -329,7 +330,7 @@ def behaviour_of(events: Iterable[bytes], speeds: Mapping[int, float] | None = N
 
 
 def true_behaviour(truth: Truth) -> Behaviour:
-    """Return what a perfect model would have wanted; NaN where nobody knows."""
+    """Return the behaviour of a perfect model; quantities that the truth lacks are NaN."""
     unknown = np.full(truth.frame_id.size, np.nan)
     columns = [unknown if one.truth is None else one.truth(truth) for one in QUANTITIES]
     valid = np.ones(truth.frame_id.size, np.bool_)

@@ -1,6 +1,8 @@
-"""Reads the truth of rendered drives: the output of a perfect model.
+"""Reads the ground truth of rendered drives: the outputs that a perfect model would have.
 
-docs/formats/truth.md describes the files. Calibrated frame: x forward, y right, z down.
+`read_truth` returns the `Truth` of a ``truth.npz`` or of all segments of a drive.
+docs/formats/truth.md describes the files. Coordinates are in the calibrated frame: x forward, y
+right, z down.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Floats = NDArray[np.float64]
 
 FILE_NAME: Final = "truth.npz"
 _POINTS: Final = len(T_IDXS)
-# Shape of a row of each key, besides the row of each frame.
+# Shape of each array per frame.
 _ROWS: Final[dict[str, tuple[int, ...]]] = {
     "speed_mps": (),
     "acceleration_mps2": (),
@@ -35,38 +37,40 @@ _ROWS: Final[dict[str, tuple[int, ...]]] = {
     "path_yaw_rad": (_POINTS,),
 }
 _GRIDS: Final = ("t_s", "x_m")
-# A day at 20 Hz; no array of a file may ask for more memory than its rows have.
+# One day at 20 Hz. The limit bounds the memory that a damaged file can request.
 _MAX_FRAMES: Final = 24 * 3600 * 20
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing."""
+    """The ground truth of n frames (docs/formats/truth.md); NaN if a value does not exist.
 
-    frame_id: NDArray[np.int64]  # (n,) int64
-    # (33,) times of the path, rising from 0. They are the file's own: where the code's times are
-    # not these, its messages are compared with the truth all the same.
-    t_s: Floats
-    x_m: Floats  # (33,) distances of lines and edges likewise
-    speed_mps: Floats  # (n,) of the car
-    acceleration_mps2: Floats  # (n,) of the car
-    curvature_1pm: Floats  # (n,) of its path, positive to the right
-    lane_line_y_m: Floats  # (n, 4, 33) at the distances ``x_m``
-    road_edge_y_m: Floats  # (n, 2, 33) likewise
+    The file has its own times and distances, so that it can be compared with messages that use
+    others.
+    """
+
+    frame_id: NDArray[np.int64]  # (n,)
+    t_s: Floats  # (33,) times of the path, rising from 0
+    x_m: Floats  # (33,) distances of lines and edges, rising from 0
+    speed_mps: Floats  # (n,) the car's speed
+    acceleration_mps2: Floats  # (n,) the car's acceleration
+    curvature_1pm: Floats  # (n,) curvature of the car's path, positive to the right
+    lane_line_y_m: Floats  # (n, 4, 33) y of the lane lines at the distances ``x_m``
+    road_edge_y_m: Floats  # (n, 2, 33) y of the road edges at the distances ``x_m``
     lead_xyv: Floats  # (n, 3) rear of the car ahead: x, y, speed
-    path_xy_m: Floats  # (n, 33, 2) where the camera will be at the times ``t_s``
-    path_speed_mps: Floats  # (n, 33) its speed there
-    path_yaw_rad: Floats  # (n, 33) its heading there, relative to now
+    path_xy_m: Floats  # (n, 33, 2) positions of the camera at the times ``t_s``
+    path_speed_mps: Floats  # (n, 33) speed at the times ``t_s``
+    path_yaw_rad: Floats  # (n, 33) heading at the times ``t_s``, relative to the present
 
 
 def read_truth(path: Path) -> Truth:
     """Read the truth of a drive.
 
-    `path`: a ``truth.npz``, a segment's directory, or one that holds segments' directories; theirs
-    are taken together, by frame id.
+    `path` is a ``truth.npz``, the directory of a segment, or a directory of segments, whose truths
+    are joined.
 
     Raises:
-        CompareError: there is none, or it is damaged.
+        CompareError: there is no truth, or it is damaged.
     """
     files = [path] if path.is_file() else _files_in(path)
     if not files:
@@ -81,7 +85,7 @@ def joined(parts: list[Truth]) -> Truth:
     """Return the truth of several segments as one.
 
     Raises:
-        CompareError: they have not the same times and distances.
+        CompareError: the segments have different times or distances.
     """
     first = parts[0]
     for name in _GRIDS:
@@ -102,7 +106,7 @@ def _files_in(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Truth:
     try:
-        # numpy would leave a damaged file open.
+        # Opened here, because numpy does not close a damaged file.
         with open_given(path) as file, np.load(file, allow_pickle=False) as members:
             arrays = {name: members[name] for name in ("frame_id", *_GRIDS, *_ROWS)}
     except KeyError as error:

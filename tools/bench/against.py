@@ -1,13 +1,15 @@
-"""``modeld bench --against``: our program and other runtimes on the same model, in alternation.
+"""``modeld bench --against``: compares our speed with other runtimes (peers) on the same model.
 
-Each block is 20 frames after a pause of 0.4 s; a round is one block of everybody, in rotating
-order. Ratios are ours / theirs within one round. Of a peer with several settings the one with the
-smaller median counts. What is compared is one call of ``Program.run`` (inputs copied, kernels run,
-outputs copied) with one bare call of the peer, whose inputs are in place already. Sizes and values
-that `--bind` and `--constant` fix are fixed for everybody: peers get a file that has them.
+A block is 20 frames after a pause of 0.4 s. A round is one block of our program and of each peer,
+in rotating order. Ratios are ours / theirs within one round. If a peer has several settings, the
+one with the smallest median counts.
 
-A peer `file:OTHER` is another program of ours: an artifact, of another commit for instance, or an
-ONNX file with inputs of the same names and shapes, such as the same model in halves.
+One call of ``Program.run`` (inputs copied, kernels run, outputs copied) is compared with one bare
+call of the peer, whose inputs are already in place. Sizes and values that `--bind` and `--constant`
+fix are fixed for peers, too: they get a model file that contains them.
+
+A peer `file:OTHER` is another program of ours: an artifact, for example from another commit, or an
+ONNX file whose inputs have the same names and shapes, such as the same model in fp16.
 """
 
 from __future__ import annotations
@@ -46,50 +48,51 @@ if TYPE_CHECKING:
     from tools.timing.peers import Variant
 
 OURS = "ours"
-FILE = "file:"  # in front of a file that is a peer
-# protobuf writes 2 GiB at most; weights of larger models go into a file beside it.
+FILE = "file:"  # prefix of a peer that is a file
+# protobuf writes at most 2 GiB. Weights of larger models are stored in a separate file.
 MAX_INLINE_BYTES = 2**31 - 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """One peer against us; `options` are those of the variant that counts.
+    """The comparison with one peer.
 
-    `version` is empty for a program of ours. `others` are medians of other variants in ms.
-    `max_rel_err` is the largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
-    None for a driving program, which has other inputs than its models.
+    `max_rel_err` is the largest |ours - theirs| / max |theirs| of all outputs for the same inputs.
+    It is None for a driving program, whose inputs differ from those of its models.
     """
 
     comparison: Comparison
-    version: str
-    options: str
-    others: dict[str, float]
+    version: str  # "" for a program of ours
+    options: str  # settings of the fastest variant, which is the compared one
+    others: dict[str, float]  # median in ms of each other variant, by its settings
     max_rel_err: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run of the command measured; `peers` by name, in the order they were asked for."""
+    """The result of one run of the command; `peers` has the given order."""
 
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # file names
     device: str
     threads: int
-    launches: int
+    launches: int  # number of kernel launches in our run
     peers: dict[str, PeerResult]
 
     @property
     def fastest(self) -> str:
-        """The peer that is hardest to beat; programs of ours only where there are no others."""
+        """The fastest peer; a program of ours only if there are no other peers."""
         others = [name for name in self.peers if not name.startswith(FILE)] or self.peers
         return min(others, key=lambda name: self.peers[name].comparison.theirs_ms)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work, or a peer is not installed. PeerError: a peer does
-            not run the model. ModelError: we do not. RuntimeFault: the device is not right.
+        UsageError: the arguments contradict each other, or a peer is not installed.
+        PeerError: a peer cannot run the model.
+        ModelError: the model cannot be compiled.
+        RuntimeFault: the device cannot be used.
     """
     names = list(dict.fromkeys(filter(None, args.against.split(","))))
     if not names:
@@ -113,12 +116,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def limit_threads(threads: int, device: str | None) -> None:
-    """Give our device that many threads, if it is PoCL; a GPU keeps its own ways.
+    """Limit PoCL, if it is our device, to this many threads. GPUs are not affected.
 
     Raises:
-        UsageError: OpenCL was loaded before with another number of threads.
+        UsageError: OpenCL is already loaded with another number of threads.
     """
-    # PoCL reads it once, when its first device is looked up.
+    # PoCL reads the variable once, when the first device is looked up.
     os.environ |= thread_setting(threads)
     from runtime import choose_device
 
@@ -133,7 +136,7 @@ def limit_threads(threads: int, device: str | None) -> None:
 def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
     """Compile the model, open it in every peer, and run all of them in alternating blocks.
 
-    Peers are installed, or ``file:`` and a path.
+    `names` are peers: installed runtimes, or ``file:`` and a path.
     """
     from runtime import load_program
 
@@ -186,7 +189,7 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 
 
 def _artifact(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
-    """Return an artifact, or compile as ``modeld compile`` does with `--bind` and `--constant`."""
+    """Return the given artifact, or compile the given models to `target` and return that."""
     if len(paths) == 1 and not is_onnx(paths[0]):
         return paths[0]
     return compiled_here(paths, target, args.device, Changes(args.bind, args.constant), build=True)
@@ -195,7 +198,7 @@ def _artifact(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> 
 def _files_of_peers(
     args: argparse.Namespace, inputs: Sequence[Mapping[str, NDArray[Any]]], directory: Path
 ) -> Sequence[Path]:
-    """Return the files that peers open; one of its own where sizes or inputs are fixed."""
+    """Return the model files for the peers; if sizes or inputs are fixed, write one with them."""
     paths: list[Path] = args.path
     if not args.bind and not args.constant:
         return paths
@@ -220,7 +223,7 @@ def _files_of_peers(
 def _inputs(
     program: Program, paths: Sequence[Path], seed: int
 ) -> tuple[dict[str, NDArray[Any]], list[dict[str, NDArray[Any]]]]:
-    """Return the inputs of our program, and those of each model for the peers."""
+    """Return the inputs of our program, and the inputs of each model file for the peers."""
     from tools.timing.program_inputs import make_inputs
 
     own = make_inputs(program.entry_inputs(), seed)
@@ -230,7 +233,11 @@ def _inputs(
 
 
 def _variant_of(program: Program, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Variant:
-    """Return another program of ours on the same inputs, in its own types, or raise UsageError."""
+    """Return another program of ours as a peer, with our inputs converted to its types.
+
+    Raises:
+        UsageError: the program has other inputs.
+    """
     import numpy as np
 
     from tools.timing.peers import Variant
@@ -254,10 +261,10 @@ def _variant_of(program: Program, path: Path, inputs: Mapping[str, NDArray[Any]]
 
 
 def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
-    """Return inputs for an ONNX file as ``modeld bench`` would make them.
+    """Return the inputs that ``modeld bench`` generates for an ONNX file.
 
     Raises:
-        ModelError: the file is not a sound ONNX model.
+        ModelError: the file is not a valid ONNX model.
     """
     import numpy as np
     import onnx
@@ -278,7 +285,7 @@ def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
 def _open_all(
     name: str, paths: Sequence[Path], inputs: Sequence[dict[str, NDArray[Any]]], threads: int
 ) -> list[Variant]:
-    """Open each model in a peer; several run one after the other, with equal settings."""
+    """Open each model in a peer; return its variants, each of which runs all models in turn."""
     from tools.timing.peers import Variant
 
     opened = [
@@ -298,7 +305,7 @@ def _open_all(
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Return the object of ``--json``: on top the fastest peer, under `peers` all of them."""
+    """Return the object of ``--json``: the fastest peer at the top level, all under `peers`."""
     peers = {
         name: {
             **asdict(peer.comparison),

@@ -1,14 +1,14 @@
-"""``modeld bench FILE``: whole runs of an artifact or an ONNX model, then each kernel.
+"""``modeld bench FILE``: times complete runs of an artifact or an ONNX model, then each kernel.
 
-``median_ms`` and the percentiles are of `Program.run` back to back, as the daemon calls it: inputs
-written, kernels launched, outputs read. ``write_ms``, ``kernels_ms`` and ``read_ms`` are medians of
-other runs, in which the device is idle between these phases. ``load_warm_ms`` and ``load_cold_ms``
-are the loading of an artifact in a fresh process, with the kernel cache filled and empty, from the
-file to ready for the first frame; of an ONNX model there is ``compile_s`` instead.
+``median_ms`` and the percentiles are times of `Program.run`, called back to back: inputs written,
+kernels launched, outputs read. ``write_ms``, ``kernels_ms`` and ``read_ms`` are medians of separate
+runs, in which the device is idle between these phases. ``load_warm_ms`` and ``load_cold_ms`` are
+times to load an artifact in a fresh process until it is ready for the first frame, with a full and
+an empty kernel cache. For an ONNX model, ``compile_s`` replaces them.
 
-``--roofline`` shows every kernel with the ceilings of the device: multiply-adds, reading each
-memory level, numpy's sgemm. They are measured before, between and after the profiles, and the best
-of each counts: a kernel is judged by the machine's best. `tools.timing.roofline` has the sums.
+``--roofline`` compares every kernel with the ceilings of the device: multiply-adds, reads from each
+memory level, and numpy's sgemm. The ceilings are measured before, between and after the profiles,
+and the best value of each is used. `tools.timing.roofline` has the formulas.
 """
 
 from __future__ import annotations
@@ -58,17 +58,19 @@ if TYPE_CHECKING:
 PROFILED_RUNS = 20
 SHOWN_KERNELS = 15  # without --profile
 LOAD_TIMEOUT_S = 600
-# Of --roofline: rounds of ceilings and profile, and the runs of one: more tell nothing new.
+# With --roofline: rounds of profile and ceilings, and the most runs of one profile. More of either
+# do not change the result.
 ROUNDS = 2
 MAX_ITERATIONS = 50
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure runs and print them.
+    """Measure runs, print the result and return exit code 0.
 
     Raises:
-        UsageError: the file of inputs cannot be read. InputError, RuntimeFault: the artifact, the
-            device or an input is not right. ToolError: the artifact does not load by itself.
+        UsageError: the file of inputs cannot be read.
+        InputError, RuntimeFault: the artifact, the device or an input cannot be used.
+        ToolError: loading the artifact in a fresh process failed.
     """
     path = args.path[0]
     with runtime.load_program(path, args.device) as program:
@@ -109,11 +111,11 @@ def _write_trace(
     args: argparse.Namespace,
     wanted: int,
 ) -> int:
-    """Trace as many runs as were measured, within the trace's bounds; return how many."""
+    """Write a trace of `wanted` runs, or of as many as fit in a trace; return their number."""
     from tools.timing.run_parts import phased_runs, trace_events, traceable_runs, write_trace
 
     spec = program.manifest.entry(entry)
-    assert spec is not None  # it has been measured
+    assert spec is not None  # the entry has been measured
     runs = traceable_runs(len(spec.launches), wanted)
     found = phased_runs(program, inputs, entry, runs, profiling=True)
     write_trace(args.trace, trace_events(found, program.stats.device, program.manifest, entry))
@@ -123,10 +125,10 @@ def _write_trace(
 def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
     """Load an artifact in a fresh process; return the milliseconds from file to first frame.
 
-    `cold` has empty caches, ours and the drivers', that are deleted afterwards.
+    With `cold`, our kernel cache and those of the drivers are empty and temporary.
 
     Raises:
-        ToolError: the process failed; holds its last line.
+        ToolError: the process failed; the message has its last line.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as empty:
         environment = dict(os.environ)
@@ -137,7 +139,7 @@ def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
                 "CUDA_CACHE_PATH": str(Path(empty) / "cuda"),
             }
         try:
-            # Our own module; nothing goes through a shell.
+            # The command is our own module and does not use a shell.
             result = subprocess.run(  # noqa: S603
                 own_command("tools.bench.artifact", str(artifact), device or ""),
                 env=environment,
@@ -218,10 +220,10 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
 
 
 def run_roofline(args: argparse.Namespace) -> int:
-    """Measure kernels and ceilings, and print them.
+    """Measure kernels and ceilings, print them and return exit code 0.
 
     Raises:
-        ArtifactError, NoDeviceError, InputError, RuntimeFault: as `load_program` and `profile`.
+        ArtifactError, NoDeviceError, InputError, RuntimeFault: from loading or running the program.
     """
     device = runtime.choose_device(args.device)
     with runtime.load_program(args.path[0], device) as program:
@@ -247,7 +249,7 @@ def run_roofline(args: argparse.Namespace) -> int:
 
 
 def _roofline_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str, Any]:
-    """Return the launches for ``--json``."""
+    """Return ceilings, kernels and launches for ``--json``."""
     kernels = make_kernels(rows, ceilings)
     return {
         "ceilings": {
@@ -264,14 +266,14 @@ def _roofline_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str,
 
 
 def explain_excess(rows: Sequence[RooflineRow]) -> list[str]:
-    """Return what rates over 100 % are of; [] where there are none."""
+    """Return lines that explain rates over 100 %, or [] if there are none."""
     beyond = [row for row in rows if max(row.of_roofline, row.of_sgemm or 0.0) > 1.005]
     if not beyond:
         return []
     return [
         f"\nof roof or of sgemm over 100 %: {count_text(len(beyond), 'launch')}",
         "  operations are counted as the model defines them; Winograd's 3x3 convolutions multiply",
-        "  16 times where the definition has 36, and numpy's sgemm is not all a device can do",
+        "  16 times where the definition has 36, and a device can be faster than numpy's sgemm",
     ]
 
 

@@ -1,4 +1,4 @@
-"""``modeld bench``: time an artifact by its kernels; a model in other runtimes; bus, logs, daemon.
+"""``modeld bench``: time an artifact and its kernels, other runtimes, the bus, logs or the daemon.
 
 Example::
 
@@ -17,11 +17,12 @@ Example::
     modeld bench --bus --json
     modeld bench --log rlog.zst
 
-An ONNX file is compiled for the device first, into a directory that is deleted afterwards; several
-are compiled as a driving program. Frames are random NV12 of 1928x1208 seen by a level camera, other
-inputs normal noise, or what --inputs holds. Runs are counted by --iters, or go on for --duration.
+An ONNX file is first compiled for the device, into a directory that is deleted afterwards. Several
+files are compiled as a driving program. Inputs come from --inputs; otherwise frames are random NV12
+of 1928x1208 from a level camera, and other inputs are normally distributed noise. --iters sets the
+number of runs, --duration their total time.
 
-An option that the chosen measurement does not take is refused.
+An option that does not apply to the chosen measurement is an error.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
 
 
 class Files(NamedTuple):
-    """How many files a measurement takes, and what they are."""
+    """The files that a measurement accepts: their least and greatest number, and their kind."""
 
     least: int
     most: int
-    what: str
+    what: str  # description in errors
 
 
-# ONNX files of it are compiled to an artifact.
+# ONNX files are compiled to one artifact.
 PROGRAM = Files(1, 3, "an artifact or ONNX models")
 MODELS = Files(1, 3, "ONNX models or an artifact")
 LOG = Files(0, 1, "at most one log")
@@ -60,14 +61,14 @@ NONE = Files(0, 0, "no file")
 
 
 class Mode(NamedTuple):
-    """One measurement: its function, imported late, its files, and its options by attribute."""
+    """One measurement."""
 
-    function: str
+    function: str  # dotted name of the function, imported only when it is used
     files: Files
-    takes: str
+    takes: str  # attribute names of the accepted options; all others are refused
 
 
-# By option; "" is without any. What is not listed in `takes` is refused.
+# Measurements by the option that selects them; "" is the one without an option.
 MODES = {
     "": Mode(
         "tools.bench.artifact.run",
@@ -95,9 +96,9 @@ MODES = {
 }
 # The values of absent options, in modes that accept them; all others are None, False or [].
 DEFAULTS = {"warmup": WARM_UP_RUNS, "seed": 0, "threads": 2, "blocks": 8}
-ALONE = "bench FILE"  # the name of the measurement without any option
-ITERATIONS = 100  # in modes that count runs only
-DURATION_S = 1.0  # in the one that does not
+ALONE = "bench FILE"  # name, in errors, of the measurement without an option
+ITERATIONS = 100  # default number of runs in modes with a fixed number
+DURATION_S = 1.0  # default duration of the mode without one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="artifact or ONNX; with --against ONNX; --log: log",
     )
     parser.add_argument(
-        "--iters", type=whole("--iters"), metavar="N", help="timed runs (what --duration has)"
+        "--iters",
+        type=whole("--iters"),
+        metavar="N",
+        help="timed runs (as many as --duration allows)",
     )
     parser.add_argument(
         "--duration",
@@ -122,12 +126,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=whole("--warmup", 0),
         metavar="N",
-        help=f"runs before that do not count ({WARM_UP_RUNS})",
+        help=f"warm-up runs, which do not count ({WARM_UP_RUNS})",
     )
     parser.add_argument(
         "--inputs", type=Path, metavar="NPZ", help="one array per input, by name (random)"
     )
-    parser.add_argument("--seed", type=seed(), help="of the random inputs (0)")
+    parser.add_argument("--seed", type=seed(), help="seed of the random inputs (0)")
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--profile", action="store_true", help="every launch, also with --json")
@@ -218,11 +222,12 @@ def _add_options_of_modes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Run the chosen measurement and return its exit code.
 
     Raises:
-        UsageError: the arguments cannot work. ModelError: a model cannot be compiled. RuntimeFault:
-            the artifact or device is not right.
+        UsageError: the arguments contradict each other or do not apply.
+        ModelError: a model cannot be compiled.
+        RuntimeFault: the artifact or the device cannot be used.
     """
     name = next((name for name in MODES if name and is_given(getattr(args, name))), "")
     mode = MODES[name]
@@ -244,12 +249,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_options(args: argparse.Namespace, name: str) -> None:
-    """Refuse options and files that a measurement does not take.
+    """Check that the options and files apply to the measurement `name`.
 
-    `args` are those before `DEFAULTS`.
+    `args` are the parsed arguments, before `DEFAULTS` are filled in.
 
     Raises:
-        UsageError: names the option and the mode.
+        UsageError: an option or the number of files does not apply.
     """
     mode, shown = MODES[name], f"--{name}" if name else ALONE
     takes = mode.takes.split()
@@ -268,7 +273,11 @@ def check_options(args: argparse.Namespace, name: str) -> None:
 
 
 def _compile(args: argparse.Namespace, stack: ExitStack) -> None:
-    """Replace ONNX files by a compiled artifact; other combinations are a UsageError."""
+    """Replace ONNX files in `args.path` with an artifact compiled from them.
+
+    Raises:
+        UsageError: artifacts and models are mixed, or there are several artifacts.
+    """
     onnx = [is_onnx(path) for path in args.path]
     if (any(onnx) and not all(onnx)) or (len(onnx) > 1 and not any(onnx)):
         raise UsageError(

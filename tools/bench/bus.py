@@ -1,18 +1,23 @@
-"""``modeld bench --bus``: how long messages and frames take from one process to another.
+"""``modeld bench --bus``: measures the latency of messages and frames between two processes.
 
-- ``zmq_ipc``, ``msgq``: messages of the size of modelV2 through ``cereal``'s transports: ZeroMQ on
-  a unix socket, and rings in shared memory. Latency: from just before ``send`` in one process to
-  ``receive`` returned in another that slept in between (2000 messages, 5 ms apart); ``near``: 1 ms
-  apart, so that neither processors nor caches have gone to sleep, too. Rate: bursts of
-  500 messages, which the queues hold (both drop what they do not), from the first ``send`` to the
-  last ``receive``; the median of 40 bursts. ``lost`` counts what did not arrive.
-- ``steady``, of each: 10 000 messages a second of 256 bytes, for ``--seconds``, to a reader that
-  keeps up; ``stalled``: the same to one that does not read at all. What ``send`` takes then, and by
-  how much both processes have grown.
-- ``frame_handover_us``: from ``publish`` of a frame ring to ``receive`` returned in a reader that
-  waited for it, median; ``vision_ipc_us``: the same by VisionIPC. The picture is not copied.
-- ``idle_cpu_percent``, of each bus, with ``--model``: what a daemon takes of a core for 10 s while
-  its cameras are there and send nothing; on rings of messages they are of VisionIPC.
+``zmq_ipc`` (ZeroMQ on a unix socket) and ``msgq`` (rings in shared memory) are the two transports
+of ``cereal``. Each has these metrics:
+
+- ``p50_us``, ``p99_us``: time from just before ``send`` to the return of ``receive`` in the other
+  process, which slept in between. 2000 messages of the size of modelV2 are sent 5 ms apart.
+- ``near``: the same 1 ms apart, so that processors and caches stay awake.
+- ``msgs_per_s``: rate of bursts of 500 messages, from the first ``send`` to the last ``receive``,
+  median of 40 bursts. A burst fits in the queues, which drop messages when they are full.
+- ``lost``: number of messages that did not arrive.
+- ``steady``: 10 000 messages of 256 bytes per second, for ``--seconds``, to a reader that keeps up;
+  ``stalled``: the same to a reader that never reads. Both have the duration of ``send`` and the
+  growth of the sending process.
+- ``idle_cpu_percent``, with ``--model``: share of a core that a daemon uses for 10 s while its
+  cameras exist but send nothing. With ``msgq`` the cameras are VisionIPC's.
+
+``frame_handover_us`` is the median time from ``publish`` of a frame ring to the return of
+``receive`` in a waiting reader; ``vision_ipc_us`` is the same for VisionIPC. The picture is not
+copied.
 
 Both processes use CLOCK_MONOTONIC, so one-way times need no round trip.
 """
@@ -63,26 +68,27 @@ if TYPE_CHECKING:
 LARGE, SMALL = SERVICES = ("modelV2", "carState")
 PACED = 2000
 BURSTS = 40
-BURST = 500  # half of what a ZeroMQ queue holds by default: nothing has to be dropped
+BURST = 500  # half the default length of a ZeroMQ queue, so that no message is dropped
 FRAMES = 1000
 SECONDS = 3.0
 START_TIMEOUT_S = 30.0
-# Of --model: a daemon whose cameras are silent.
+# Duration of the measurement of an idle daemon.
 IDLE_S = 10.0
 STREAMS = ("road", "wideRoad")
 SERVICE = HEALTH_SERVICES["driving"]
 HEALTH_TIMEOUT_S = 60.0
-# From the first word of its health until it is at rest.
+# Time from the daemon's first health message until it is idle.
 SETTLE_S = 2.0
-# After the sender is done, what is still in flight arrives within this.
+# Messages in flight arrive within this time after the sender is done.
 DRAIN_S = 0.5
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: a file was named. ProcessError: the sender ended. ToolError: nothing arrived.
+        ProcessError: the sender ended.
+        ToolError: no message arrived.
     """
     wake.block()
     result = measure(args.seconds, args.model)
@@ -102,10 +108,13 @@ def measure(
 ) -> dict[str, Any]:
     """Start the sending process, measure, and return the object of ``--json``.
 
-    `model` is the driving artifact of a daemon that waits; without one none does.
+    `seconds` is the duration of the steady messages. `model` is the driving artifact of the idle
+    daemon; without it `idle_cpu_percent` is not measured. `paced`, `bursts` and `frames` are the
+    numbers of messages, bursts and frames.
 
     Raises:
-        ProcessError: the sender ended or was not heard. ToolError: nothing arrived.
+        ProcessError: the sender ended or did not respond.
+        ToolError: no message arrived.
     """
     steady = int((SECONDS if seconds is None else seconds) * 1e9 / STEADY_NS)
     with ExitStack() as stack:
@@ -154,7 +163,7 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
             command = f"steady {steady}"
             steady_ns, kept_up = _collect(sender, command, lambda: _take(small), steady)
             before = figures.read().memory_bytes
-            stalled = _told(sender, command)
+            stalled = _run_command(sender, command)
             grown = (figures.read().memory_bytes - before) / (1 << 20)
     finally:
         transport.close()
@@ -182,7 +191,7 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
 def _measure_frames(
     bus: str, prefix: str, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how old frames are when a reader has them, us: of a frame ring, and by VisionIPC."""
+    """Return the ages of received frames in µs: from a frame ring, and by VisionIPC."""
     ages_us = []
     with _sender(bus) as sender:
         for command, scheme in (("frames", ""), ("vision", "visionipc:")):
@@ -208,7 +217,7 @@ def _await_probe(subscriber: Subscriber, sender: Child) -> None:
 
 def _not_heard(sender: Child) -> ProcessError:
     return ProcessError(
-        f"{sender.name}: expected to hear of it within {START_TIMEOUT_S:g} s, found nothing; is "
+        f"{sender.name}: expected a response within {START_TIMEOUT_S:g} s, found nothing; is "
         "the machine overloaded?"
     )
 
@@ -220,8 +229,8 @@ def _line(sender: Child) -> str:
     return line
 
 
-def _told(sender: Child, command: str) -> dict[str, Any]:
-    """Give a command; return the sender's answer."""
+def _run_command(sender: Child, command: str) -> dict[str, Any]:
+    """Send a command to the sender; return its report."""
     sender.write_line(command)
     while (line := sender.read_line(timeout_s=1.0)) is None:
         sender.check_running()
@@ -236,7 +245,10 @@ def _figures(line: str) -> dict[str, Any]:
 def _collect(
     sender: Child, command: str, take: Callable[[], tuple[int, int] | None], count: int
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Give a command; call `take` for `count` pairs (ns sent, ns received), or until none come."""
+    """Send a command and collect pairs (ns sent, ns received) from `take`; return the report, too.
+
+    Collection ends after `count` pairs, or when the sender is done and no more arrive.
+    """
     sender.write_line(command)
     pairs: list[tuple[int, int]] = []
     end: float | None = None
@@ -261,7 +273,7 @@ def _ages_us(times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _take(subscriber: Subscriber) -> tuple[int, int] | None:
-    """Return when the next counted message was sent and received; None if none comes soon."""
+    """Return when the next message was sent and received, ns; None if none arrives in 50 ms."""
     data = subscriber.receive(50)
     now_ns = time.monotonic_ns()
     if data is None:
@@ -271,18 +283,20 @@ def _take(subscriber: Subscriber) -> tuple[int, int] | None:
 
 
 def _take_frame(reader: FrameSource) -> tuple[int, int] | None:
-    """Return when the next frame was published and received; None if none comes soon."""
+    """Return when the next frame was published and received, ns; None if none arrives in 50 ms."""
     frame = reader.receive(50)
     return None if frame is None else (frame.timestamp_eof_ns, time.monotonic_ns())
 
 
 def idle_cpu_percent(model: Path, bus: str, prefix: str, seconds: float) -> float:
-    """Return the CPU time of a daemon whose cameras are there but silent, in percent of one core.
+    """Return the CPU use of a daemon whose cameras send nothing, in percent of one core.
 
-    With rings of messages the cameras are VisionIPC's; `prefix` is that of the rings, or "".
+    `model` is the driving artifact and `bus` the address of the bus. `prefix` is the prefix of the
+    message rings, or "" for ZeroMQ. With message rings the cameras are VisionIPC's. The CPU time is
+    measured over `seconds`.
 
     Raises:
-        ProcessError: it ended, or is not heard.
+        ProcessError: the daemon ended or did not report its health.
     """
     server, layout = f"bench-{os.getpid()}", nv12_format(*FRAME_SIZE)
     with ExitStack() as stack:
@@ -345,7 +359,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
             f"reader by {stalled['reader_grown_mib']:.1f} MiB"
         )
         if "idle_cpu_percent" in one:
-            print(f"          a daemon that waits: {one['idle_cpu_percent']:.2f} % of a core")
+            print(f"          idle daemon: {one['idle_cpu_percent']:.2f} % of a core")
     for name, place in (("frame_handover", "ring"), ("vision_ipc", "VisionIPC")):
         print(
             f"frames    {result[f'{name}_us']:.0f} us p50, {result[f'{name}_us_p99']:.0f} us p99 "

@@ -1,8 +1,9 @@
-"""The camera process of ``modeld bench --daemon``: frames at a fixed rate, and the bus around them.
+"""The camera process of ``modeld bench --daemon``: publishes frames and messages at a fixed rate.
 
-Pictures are written into the rings once; a frame is then published without touching its pixels, as
-a camera's DMA would, so that this process takes no time from the daemon beside it. The end of a
-frame's exposure is stamped immediately before it is published: what comes later is the daemon's.
+Random pictures are written into the rings once. A frame is then published without touching its
+pixels, the way a camera's DMA works, so that this process takes no CPU time from the daemon. The
+end of a frame's exposure is stamped immediately before it is published, so the daemon accounts for
+all later delay.
 
 Started by ``tools.bench.daemon``; ``tools.messages.camera_process`` has the protocol.
 """
@@ -27,7 +28,7 @@ SPEED_MPS = 25.0
 
 
 class LaterCamera:
-    """A camera that exposes half a period (`later_ns`) after the others, as a thread."""
+    """A camera whose thread publishes each frame `later_ns` after the other cameras."""
 
     def __init__(self, ring: FrameRingWriter, later_ns: int) -> None:
         self._ring = ring
@@ -37,11 +38,11 @@ class LaterCamera:
         self._thread.start()
 
     def publish_later(self, frame_id: int, now_ns: int) -> None:
-        """Publish a frame with this id when it is due."""
+        """Schedule the frame `frame_id` for `later_ns` after `now_ns`."""
         self._asked.put((frame_id, now_ns + self._later_ns))
 
     def close(self) -> None:
-        """Publish what was asked for, and end the thread; the ring stays the caller's."""
+        """Publish the scheduled frames and end the thread; the caller closes the ring."""
         self._asked.put(None)
         self._thread.join()
 
@@ -55,7 +56,10 @@ class LaterCamera:
 
 
 class PacedCamera:
-    """Two cameras, or three with `driver_later_ns`, whose rings hold random pictures."""
+    """The road and wide cameras, and optionally a driver camera, of one `size` (width, height).
+
+    With `driver_later_ns` there is a driver camera, which publishes this long after the others.
+    """
 
     def __init__(
         self,
@@ -65,14 +69,14 @@ class PacedCamera:
         driver_later_ns: int | None = None,
     ) -> None:
         layout = nv12_format(*size)
-        # Before the rings, which stay behind when a constructor fails.
+        # Opened before the rings, which would leak if this failed after them.
         self._bus = CarBus(transport, Mounting())
-        # The wide frame is published first: when the road frame wakes the daemon, both are there.
+        # The road frame wakes the daemon, so it is published last.
         streams = [WIDE_STREAM, ROAD_STREAM]
         slots = DEFAULT_SLOTS
         if driver_later_ns is not None:
             streams.append(DRIVER_STREAM)
-            # No more shared memory than of two cameras.
+            # Three cameras use no more shared memory than two.
             slots = 2 * DEFAULT_SLOTS // 3
         rings = make_rings(server, dict.fromkeys(streams, layout), slots)
         rng = np.random.default_rng(0)
@@ -89,7 +93,7 @@ class PacedCamera:
         self._car = CarSample(SPEED_MPS, 0.0, left_blinker=False, right_blinker=False)
 
     def publish(self, frame_id: int) -> None:
-        """Send one frame of both cameras, and what is due on the bus with it."""
+        """Publish one frame of each camera, and the messages due with it."""
         clock = self._bus.clock
         now_ns = clock.now_ns()
         times = FrameTimes(frame_id, now_ns - READOUT_NS, now_ns)

@@ -1,24 +1,24 @@
-"""``modeld bench --daemon``: the daemon as a process, fed at 20 Hz and measured from here.
+"""``modeld bench --daemon``: measures the daemon process on a live bus, with cameras at 20 Hz.
 
-What is measured, for the frames of the given time:
+The result has these metrics of the measured frames:
 
-- ``frames``: published by the camera process; ``published``: modelV2 messages about them that
-  arrived here; ``dropped``: the difference.
+- ``frames``: number of frames that the camera process published; ``published``: number of modelV2
+  messages for them that arrived here; ``dropped``: the difference.
 - ``exec_ms``: ``modelExecutionTime`` of modelV2, from inputs ready to outputs parsed.
-- ``host_ms``: from just before the publication of the road frame, when the wide frame and the
-  messages of the car are out already, to the arrival of modelV2 in this process, less ``exec_ms``:
-  waking up, pairing, messages in, filling, sending, the transport, and waking up here. No picture
-  is written in between. ``--host`` has the daemon's own part of it.
-- ``rss_growth_mib``, ``fds_growth``: of the daemon's process, from the first to the last frame.
+- ``host_ms``: the rest of the latency. It starts just before the road frame is published, when the
+  wide frame and the car's messages are already published, and ends when modelV2 arrives in this
+  process; ``exec_ms`` is subtracted. It includes both wake-ups, pairing of frames, reading
+  messages, filling inputs, sending and the transport. ``--host`` measures the daemon's own part.
+- ``rss_growth_mib``, ``fds_growth``: growth of the daemon's resident memory and file descriptors
+  from the first to the last frame.
+- ``source_late_ms``: delay with which the camera process published its frames. More than a few
+  milliseconds mean that the machine was busy with other work.
 
-With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a driver camera half
-a period later; ``monitoring`` has the same metrics for driverStateV2, without ``host_ms``, as that
-message does not carry its frame's time of arrival.
+With ``--monitoring`` a second daemon runs driver monitoring, fed by a driver camera half a period
+later. ``monitoring`` then has the same metrics for driverStateV2, except ``host_ms``: that message
+lacks the frame's time.
 
 ``--realtime`` runs the daemons with priority, locked memory and CPUs kept awake (ADR 0094).
-
-``source_late_ms``: how late the camera process published its frames; where that is more than a few
-milliseconds the machine was busy with something else.
 """
 
 from __future__ import annotations
@@ -56,18 +56,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Received:
-    """The messages that arrived: one value of each per message.
-
-    ``host_ms`` stays empty where messages do not say when their frame came.
-    """
+    """The values of the received messages; each list has one value per message."""
 
     frame_ids: list[int] = field(default_factory=list)
     execution_ms: list[float] = field(default_factory=list)
-    host_ms: list[float] = field(default_factory=list)
+    host_ms: list[float] = field(default_factory=list)  # empty if messages lack the frame's time
     valid: list[bool] = field(default_factory=list)
 
     def take(self, data: bytes, received_ns: int) -> None:
-        """Add a message that arrived at `received_ns` of the monotonic clock."""
+        """Add a message that arrived at `received_ns` on the monotonic clock."""
         event = read_event(data)
         message = content(event)
         execution_ms = 1e3 * message.modelExecutionTime
@@ -80,7 +77,7 @@ class Received:
 
 @dataclass(slots=True)
 class WatchedDaemon:
-    """A daemon, the service it publishes once a frame, and what has arrived of it."""
+    """A daemon, the service that it publishes once per frame, and the received messages."""
 
     child: Child
     service: str
@@ -88,17 +85,17 @@ class WatchedDaemon:
     received: Received = field(default_factory=Received)
 
     def take_messages(self) -> None:
-        """Take what has arrived."""
+        """Add all messages that have arrived."""
         while (data := self.subscriber.receive()) is not None:
             self.received.take(data, time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process holds: resident memory in MiB, open file descriptors."""
+    """The memory and file descriptors of a process."""
 
-    rss_mib: float
-    fds: int
+    rss_mib: float  # resident memory
+    fds: int  # number of open file descriptors
 
 
 def usage_of(pid: int) -> Usage:
@@ -109,37 +106,40 @@ def usage_of(pid: int) -> Usage:
 
 
 RATE_HZ = 20.0
-START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
-SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections
+START_TIMEOUT_S = 120.0  # for loading, and building kernels if the artifact has no binaries
+SETTLE_S = 2.0  # time after the first valid message for caches, clocks and connections
 LAST_MESSAGE_S = 1.0
 REALTIME = ("--priority", "50", "--lock-memory", "--keep-awake")
 PARTS = ("p50", "p99", "max")
-FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and 567 px of 1928
+# Focal length / picture width of plausible cameras: 2648 and 567 px of 1928.
+FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The measurement of `seconds`; `size` is (width, height) of all cameras."""
+    """The settings of a measurement."""
 
-    model: Path
-    size: tuple[int, int]
+    model: Path  # driving artifact
+    size: tuple[int, int]  # (width, height) of all cameras
     seconds: float
     device: str | None = None
-    monitoring: Path | None = None
+    monitoring: Path | None = None  # driver monitoring artifact
     realtime: bool = False
 
     @property
     def frames(self) -> int:
-        """Number of frames that are measured."""
+        """Number of measured frames."""
         return max(1, round(self.seconds * RATE_HZ))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
-            artifact for that camera. ProcessError: a process ended. ToolError: nothing arrived.
+        UsageError: there is no `--model`, or the camera size is invalid.
+        ArtifactError, ArtifactMismatchError: the file is no driving artifact for that camera.
+        ProcessError: a process ended.
+        ToolError: no message arrived.
     """
     if args.model is None:
         raise UsageError("--daemon: expected the artifact as --model driving.pkl, found none")
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
-    """Return the camera to imitate: the wanted one, else that of `fitting_format`."""
+    """Return the camera's (width, height): `wanted` as WxH, else that of `fitting_format`."""
     artifact = read_driving_artifact(model)
     if wanted is None:
         layout = fitting_format(frame_capacity(artifact))
@@ -176,10 +176,11 @@ def _check_monitoring(path: Path) -> None:
 
 
 def measure(bench: Bench) -> dict[str, Any]:
-    """Run camera and daemons for some time; return the object of ``--json``.
+    """Run camera and daemons for the given time; return the object of ``--json``.
 
     Raises:
-        ProcessError: a process ended or did not begin. ToolError: no message arrived.
+        ProcessError: a process ended or did not start.
+        ToolError: no message arrived.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory, ExitStack() as stack:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
@@ -223,7 +224,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def camera_config(size: tuple[int, int]) -> str:
-    """Return the TOML tables of plausible cameras of (width, height)."""
+    """Return the TOML tables of two plausible cameras with the given (width, height)."""
     width, height = size
     return "".join(
         f"[camera.{name}]\nwidth = {width}\nheight = {height}\nfocal_px = {width * focal:.1f}\n"
@@ -232,7 +233,7 @@ def camera_config(size: tuple[int, int]) -> str:
 
 
 def _await_valid(transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child) -> None:
-    """Wait for the first valid message of each daemon, and a little longer."""
+    """Wait for the first valid message of each daemon, then `SETTLE_S` more seconds."""
     deadline = time.monotonic() + START_TIMEOUT_S
     settled = math.inf
     while time.monotonic() < min(deadline, settled):
@@ -252,7 +253,7 @@ def _await_valid(transport: ZmqTransport, daemons: Sequence[WatchedDaemon], came
 def _take_messages(
     transport: ZmqTransport, daemons: Sequence[WatchedDaemon], timeout_ms: int
 ) -> bool:
-    """Wait for messages and take all; return whether there were some."""
+    """Wait for messages and add them; return whether there were any."""
     some = bool(transport.wait([one.subscriber for one in daemons], timeout_ms))
     for one in daemons:
         one.take_messages()
@@ -262,7 +263,7 @@ def _take_messages(
 def _receive(
     transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child
 ) -> Mapping[str, Any]:
-    """Take messages until the camera has sent its last frame and the answer had time to come."""
+    """Collect messages until `LAST_MESSAGE_S` after the camera's last frame; return its report."""
     report: Mapping[str, Any] | None = None
     end = math.inf
     while time.monotonic() < end:
@@ -278,7 +279,7 @@ def _receive(
 
 
 def _figures(daemon: WatchedDaemon, report: Mapping[str, Any], before: Usage) -> dict[str, Any]:
-    """Return what one daemon did with the measured frames."""
+    """Return the metrics of one daemon for the measured frames."""
     received, after = daemon.received, usage_of(daemon.child.pid)
     ids = np.array(received.frame_ids, np.int64)
     counted = (ids >= report["first_frame"]) & (ids <= report["last_frame"])
@@ -328,7 +329,7 @@ def _print_daemon(result: Mapping[str, Any], service: str) -> None:
         f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
         f"{result['published']} {service}, {result['dropped']} dropped, {result['valid']} valid"
     )
-    for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
+    for name, text in (("exec", "model"), ("host", "the rest of the latency")):
         if f"{name}_ms_p50" in result:
             values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
             print(f"  {name} ms  {values}  ({text})")

@@ -1,20 +1,19 @@
-"""``modeld bench --host`` and ``--submission``: the host's part of a frame.
+"""``modeld bench --host`` and ``--submission``: measure the host's part of a frame's cost.
 
-``--host`` measures a frame's cost outside its model. The daemon's loop runs in this process, on a
-live bus and frame rings that a camera process feeds at 20 Hz; in place of the model stands a
-program that answers at once with outputs of an earlier run. All else is the daemon's own: pairing,
-messages in, judging, parsing, filling, sending. For the given number of frames, after those that
-fill the model's histories:
+``--host`` measures the cost of a frame outside its model. The daemon's loop runs in this process,
+on a live bus and frame rings that a camera process feeds at 20 Hz. The model is replaced by a
+program that immediately returns the outputs of an earlier run. The rest is the daemon's own code.
+The metrics cover the given number of frames, after those that fill the model's histories:
 
-- ``cpu_us``: CPU time of the loop's thread in one step, the wait for frames included;
-- ``wall_us``: from the frames' arrival in the loop to the last message handed to the transport. The
-  transport's own threads are in it only as far as they take the processor from the loop.
+- ``cpu_us``: CPU time of the loop's thread in one step, including the wait for frames.
+- ``wall_us``: time from the frames' arrival in the loop until the last message is handed to the
+  transport. The transport's threads count only while they preempt the loop.
 
-``--submission`` measures what it costs to hand a run to the driver. The artifact is loaded twice,
+``--submission`` measures the cost of handing a run to the driver. The artifact is loaded twice,
 once with launches that the driver records and once with launches that are enqueued one by one, and
 both run in alternating blocks of 20. ``host`` is the CPU time of the calling thread in one run:
-inputs and outputs copied, everything enqueued, the wait slept through. ``run`` is the time of a
-run. Ratios are recorded / one by one within one round.
+copying inputs and outputs, and enqueuing the launches; it sleeps while it waits. ``run`` is the
+elapsed time of a run. Ratios are recorded / one by one within one round.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from runtime import Program
 
-# Histories of 25 frames each 4 apart, and the first calibration.
+# Enough frames to fill histories of 25 frames, each 4 apart, and for the first calibration.
 WARM_UP_STEPS = 110
 MOST_STEPS_WITHOUT_FRAMES = 100
 TIMES = ("cpu_us", "wall_us")
@@ -63,8 +62,8 @@ PARTS = ("min", "p50", "p99")
 CLOCKS = {"host": time.thread_time_ns, "run": time.perf_counter_ns}
 
 
-class AnswersAtOnce(WrappedProgram):
-    """A stand-in for a driving program: answers with the outputs of one run on random inputs."""
+class FixedOutputs(WrappedProgram):
+    """A fake driving program that always returns the outputs of one run on random inputs."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -74,7 +73,7 @@ class AnswersAtOnce(WrappedProgram):
     def run(
         self, _inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Return the outputs; none of an entry that only prepares."""
+        """Return the stored outputs for the entry `run`, and none for `prepare`."""
         return self._outputs if entry == "run" else {}
 
     def reset(self) -> None:
@@ -82,11 +81,12 @@ class AnswersAtOnce(WrappedProgram):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure frames, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
-            artifact for that camera. ProcessError, ToolError: the camera process ended or is mute.
+        UsageError: there is no `--model`, or the camera size is invalid.
+        ArtifactError, ArtifactMismatchError: the file is no driving artifact for that camera.
+        ProcessError, ToolError: the camera process ended or sends nothing.
     """
     if args.model is None:
         raise UsageError("--host: expected the artifact as --model driving.pkl, found none")
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result)
     else:
-        print(f"{result['frames']} frames at {RATE_HZ:g} Hz, a model that answers at once")
+        print(f"{result['frames']} frames at {RATE_HZ:g} Hz, with a model that returns immediately")
         for name in TIMES:
             values = ", ".join(f"{result[f'{name}_{part}']:.0f} {part}" for part in PARTS)
             print(f"  {name.replace('_', ' ')}  {values}")
@@ -105,12 +105,13 @@ def run(args: argparse.Namespace) -> int:
 def measure_frames(
     model: Path, size: tuple[int, int], frames: int, device: str | None = None
 ) -> dict[str, Any]:
-    """Run camera and loop for some frames; return the object of ``--json``.
+    """Run camera and loop; return the object of ``--json``.
 
-    `size` is (width, height) of the cameras; `frames` count.
+    `size` is (width, height) of the cameras, `frames` the number of measured frames.
 
     Raises:
-        ProcessError: the camera process ended. ToolError: it sends nothing.
+        ProcessError: the camera process ended.
+        ToolError: the camera process sends nothing.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory, ExitStack() as stack:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
@@ -132,12 +133,12 @@ def measure_frames(
         for ring in rings:
             stack.callback(ring.close)
         config = Config(cameras=DeviceCameras(road, wide))
-        # As the daemon's process has it: no collector, the interpreter handed over soon.
+        # The daemon's process settings: no garbage collection, a short thread switch interval.
         stack.enter_context(realtime.collector_restored())
         realtime.apply_to_process(config.realtime)
         daemon = Daemon(
             config,
-            AnswersAtOnce(program),
+            FixedOutputs(program),
             transport,
             MonotonicClock(),
             *rings,
@@ -152,7 +153,7 @@ def measure_frames(
 
 
 def _step(daemon: Daemon) -> tuple[float, float]:
-    """Do one frame; return the CPU time of the step and the time from its frames on, us."""
+    """Process one frame; return CPU time of the step and time from frame to message, in µs."""
     for _ in range(MOST_STEPS_WITHOUT_FRAMES):
         before_ns = time.thread_time_ns()
         result = daemon.step()
@@ -163,11 +164,11 @@ def _step(daemon: Daemon) -> tuple[float, float]:
 
 
 def run_submission(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure the submission of runs, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work, or the device records nothing.
-        RuntimeFault: the artifact or the device is not right.
+        UsageError: the device cannot record launches.
+        RuntimeFault: the artifact or the device cannot be used.
     """
     result = measure_submission(args.path[0], args.device, args.entry, args.blocks, args.seed)
     if args.json:
@@ -183,7 +184,7 @@ def run_submission(args: argparse.Namespace) -> int:
             f"  {name:4}  {found['recorded_ms']:.3f} and {found['single_ms']:.3f} ms, ratio "
             f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
         )
-    print(f"  saved of the host: {result['saved_us_per_launch']:.2f} us a launch")
+    print(f"  saved host time: {result['saved_us_per_launch']:.2f} us per launch")
     return 0
 
 
@@ -192,10 +193,11 @@ def measure_submission(
 ) -> dict[str, Any]:
     """Load the artifact twice and run both in turns; return the object of ``--json``.
 
-    `blocks` of each are kept.
+    `blocks` is the number of measured blocks of each, `seed` that of the random inputs. `entry` and
+    `device` are names; None selects the first entry and the best device.
 
     Raises:
-        UsageError: the device records nothing, or the entry is one launch.
+        UsageError: the device cannot record launches, or the entry's launches are not recorded.
     """
     recording = runtime.choose_device(device)
     support = recording.info.recording
@@ -244,11 +246,11 @@ def measure_submission(
 def _rounds(
     programs: Mapping[str, Program], inputs: Mapping[str, NDArray[Any]], entry: str, blocks: int
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Return for each program and clock the median of each of its blocks in ms."""
+    """Return the median time of each block in ms, by program and clock."""
     names = list(programs)
     medians = {name: {clock: np.empty(blocks) for clock in CLOCKS} for name in names}
     for number in range(-1, blocks):
-        # Who begins changes from round to round; the first one warms up.
+        # The order alternates from round to round. The first round (-1) is a warm-up.
         for name in names[:: 1 if number % 2 else -1]:
             time.sleep(PAUSE_S)
             times_ns = {clock: np.empty(FRAMES, np.int64) for clock in CLOCKS}

@@ -1,11 +1,14 @@
-"""``modeld bench --log [FILE]``: how fast a log is read.
+"""``modeld bench --log [FILE]``: measures the speed of reading a log.
 
-Without a file a log of 100 000 events is written first, with the messages, rates and sizes of a
-drive (about a minute and a half of it). ``read_mb_per_s`` counts decompressed content against the
-time in which every event comes back as a reader (`cereal.log_reader.read_log`), ``split_mb_per_s``
-the same for the bytes of each event alone, and ``unpack_mb_per_s`` for decompressing without
-looking at events: each is the median of three passes, which follow each other so that the load of
-the machine meets all alike. The file is read from memory after the first pass.
+Without a file, a log of 100 000 events is written first, with the messages, rates and sizes of
+about a minute and a half of a drive. All rates count decompressed content:
+
+- ``read_mb_per_s``: every event as a message reader (`cereal.log_reader.read_log`).
+- ``split_mb_per_s``: only the bytes of each event.
+- ``unpack_mb_per_s``: only decompression.
+
+Each is the median of three passes. The three measurements alternate, so that load on the machine
+affects all of them equally. After the first pass the file is in the page cache.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 EVENTS = 100_000
 PASSES = 3
-# A hundredth of a second of a drive: service -> one of how many hundredths holds a message of it.
+# Interval of each service's messages, in hundredths of a second.
 _EVERY = {
     "carState": 1,
     "carControl": 1,
@@ -61,10 +64,10 @@ _TICK_NS = 10_000_000
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: more than one file was named. LogError: the file is no log.
+        LogError: the file is not a log.
     """
     if args.path:
         result = measure(args.path[0])
@@ -81,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(path: Path, passes: int = PASSES) -> dict[str, Any]:
-    """Read a log a few times; return the object of ``--json``.
+    """Read a log `passes` times; return the object of ``--json``.
 
     Raises:
-        LogError: the file is no log, or has no message.
+        LogError: the file is not a log, or has no message.
     """
     ways: dict[str, Callable[[Path], Iterable[Any]]] = {
         "read": read_log,
@@ -115,7 +118,7 @@ def measure(path: Path, passes: int = PASSES) -> dict[str, Any]:
 
 
 def write_typical_log(path: Path, count: int) -> None:
-    """Write a log with the mix of messages of a drive.
+    """Write a log of `count` messages, in the mix of a real drive.
 
     Raises:
         LogError: the file cannot be written.
@@ -126,7 +129,7 @@ def write_typical_log(path: Path, count: int) -> None:
 
 
 def typical_events(seed: int = 0) -> Iterator[bytes]:
-    """Yield the messages of a drive, without end, in the order of their times."""
+    """Yield the messages of an endless drive in time order."""
     rng = np.random.default_rng(seed)
     tick = 0
     while True:

@@ -1,22 +1,21 @@
-"""``modeld bench --paced``: how long a run takes after a pause, as the daemon's runs do.
+"""``modeld bench --paced``: measures the time of a run after a pause, as in the daemon.
 
-Back to back, caches are warm, clocks high and threads awake. The daemon runs once in 50 ms. Blocks
-of 10 runs, each after a pause of 0, 5, 30 or 50 ms, follow each other in turn until there are
-``--iters`` of each. ``p99_over_p50`` is what to look at: times of a shared machine drift.
+In back-to-back runs, caches are warm, clocks high and threads awake. The daemon, however, runs once
+every 50 ms. Here blocks of 10 runs, each after a pause of 0, 5, 30 or 50 ms, alternate until there
+are ``--iters`` runs of each pause. ``p99_over_p50`` is the main metric, because absolute times of a
+shared machine drift.
 
-A host may put two CPUs of a virtual machine on one core for some tenths of a second: then all
-workers of the driver take more than `SLOW_CORES` times their usual CPU time for the same work.
-``slow_cores`` counts these runs, and ``steady_p99_over_p50`` is the ratio without them;
-``p99_over_p50`` is with them.
+A host can place two CPUs of a virtual machine on one core for some tenths of a second. All workers
+of the driver then need more than `SLOW_CORES` times their usual CPU time for the same work.
+``slow_cores`` counts these runs. ``steady_p99_over_p50`` is the ratio without them.
 
-``--realtime`` asks the system for what the daemon can ask for (ADR 0094); ``realtime`` says what
-came of it.
+``--realtime`` applies the daemon's real-time settings (ADR 0094); ``realtime`` has their effects.
 
-``--beside`` measures again in other company:
+``--beside`` repeats the measurement next to other work:
 
-- ``busy``: a process that never sleeps occupies one CPU;
-- ``model``: another process runs the same artifact every 50 ms;
-- ``one-cpu``: this process alone, on one CPU: what ``busy`` must not be worse than.
+- ``busy``: a process that never sleeps occupies one CPU.
+- ``model``: another process runs the same artifact every 50 ms.
+- ``one-cpu``: only this process runs, on one CPU. ``busy`` should not be slower than this.
 """
 
 from __future__ import annotations
@@ -54,27 +53,28 @@ if TYPE_CHECKING:
 PAUSES_MS = (0, 5, 30, 50)
 BLOCK = 10
 COMPANY = ("busy", "model", "one-cpu")
-START_TIMEOUT_S = 120.0  # of the other process: loading, and building kernels
-RUN_TIMEOUT_S = 2.0  # of one run and its pause
+START_TIMEOUT_S = 120.0  # for the other process to load the artifact and build kernels
+RUN_TIMEOUT_S = 2.0  # for one run and its pause
 SLOW_CORES = 1.7
 RATIOS = ("p99_over_p50", "steady_p99_over_p50")
 REALTIME = RealtimeConfig(priority=50, lock_memory=True, freeze_gc=True)
-NEIGHBOUR = "tools.bench.paced"  # `main`
+NEIGHBOUR = "tools.bench.paced"  # module of the other process; it runs `main`
 
 Times = dict[str, dict[str, float]]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work. ProcessError, ToolError: the other process failed.
+        UsageError: `--beside` names an unknown kind of work.
+        ProcessError, ToolError: the other process failed.
     """
     company = _company(args.beside)
     path = args.path[0]
     with ExitStack() as resources:
         program = resources.enter_context(runtime.load_program(path, args.device))
-        effects = _ask(program, resources) if args.realtime else ()
+        effects = _apply_realtime(program, resources) if args.realtime else ()
         entry = args.entry or program.entries[0]
         inputs = inputs_for(program.entry_inputs(entry), args.inputs, args.seed)
         model = ["--artifact", str(path), "--entry", entry]
@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
-    """Ask for all that steadies a frame; until the resources are closed."""
+def _apply_realtime(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
+    """Apply the real-time settings until `resources` are closed; return their effects."""
     resources.enter_context(realtime.collector_restored())
     effects = realtime.apply_to_process(REALTIME)
     effects += realtime.apply_to_program(REALTIME, program)
@@ -114,13 +114,13 @@ def _ask(program: Program, resources: ExitStack) -> tuple[Effect, ...]:
 
 
 def measure(program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int) -> Times:
-    """Time paced runs.
+    """Time `runs` runs after each pause.
 
-    The result has, for each pause in ms, as text: `p50_ms`, `p99_ms` of a run, `p99_over_p50`; if
-    the threads of the driver are known, also `slow_cores` and `steady_p99_over_p50`.
+    Returns `p50_ms`, `p99_ms` and `p99_over_p50` of a run, by the pause in ms as text. If the
+    threads of the driver are known, `slow_cores` and `steady_p99_over_p50` are included.
     """
     runs_ms: dict[int, list[tuple[float, float]]] = {pause: [] for pause in PAUSES_MS}
-    for _ in range(BLOCK):  # the worker threads are placed by then
+    for _ in range(BLOCK):  # until the worker threads are assigned to CPUs
         program.run(inputs, entry)
     threads = () if program.workers is None else program.workers.threads
     while len(runs_ms[PAUSES_MS[-1]]) < runs:
@@ -137,13 +137,13 @@ def measure(program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, ru
 
 
 def _cpu_ns(threads: Sequence[int]) -> list[int]:
-    """Return the CPU time of each thread, ns (Linux: proc_pid_schedstat)."""
+    """Return the CPU time of each thread in ns (Linux: proc_pid_schedstat)."""
     places = (Path(f"/proc/self/task/{thread}/schedstat") for thread in threads)
     return [int(place.read_text("ascii").split()[0]) for place in places]
 
 
 def _summary(found: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return the figures of some runs: each its time, and the least CPU time of a worker, ms."""
+    """Return the metrics of runs, given as (run time, least CPU time of a worker) in ms."""
     times_ms, spent_ms = np.array(found).T
     p50, p99 = (float(value) for value in np.percentile(times_ms, (50, 99)))
     summary = {"p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
@@ -193,9 +193,9 @@ def _print(result: Mapping[str, Any]) -> None:
 def main() -> int:
     """Run the other process of ``--beside``; return its exit code.
 
-    Without an artifact it keeps a CPU busy; with one it runs it every ``--period-ms``. With
-    ``--measure RUNS`` it times paced runs, as its parent does, and prints them as one JSON line.
-    ``--cpu N`` restricts it to that CPU. It prints "ready" first, and ends by a signal.
+    Without an artifact the process keeps a CPU busy; with one it runs it every ``--period-ms``.
+    With ``--measure RUNS`` it times paced runs, as its parent does, and prints the result as one
+    JSON line. ``--cpu N`` restricts it to that CPU. It first prints "ready", and ends on a signal.
     """
     parser = argparse.ArgumentParser(description="other process of modeld bench --paced")
     parser.add_argument("--cpu", type=int)
@@ -218,7 +218,7 @@ def main() -> int:
 
 
 def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
-    # The driver's threads inherit the CPU that was chosen before.
+    # The driver's threads inherit the CPU affinity set by `main`.
     with runtime.load_program(args.artifact, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), seed=0)

@@ -1,11 +1,17 @@
-"""The sending process of ``modeld bench --bus``: stamped messages and frames, on command.
+"""The sending process of ``modeld bench --bus``: sends stamped messages and frames on command.
 
-Protocol, line by line on stdin: ``paced N`` sends N messages 5 ms apart, ``near N`` 1 ms apart,
-``burst N`` as fast as it goes, ``steady N`` sends N small messages at 10 000 a second, ``frames N``
-publishes N frames 5 ms apart in the frame ring, ``vision N`` by VisionIPC; after each it prints
-"done" and a JSON object. It ends with stdin or by a signal. Before the first command it sends a
-message with the stamp 0 every 20 ms, so that the receiver knows when it is connected.
-Started by ``tools.bench.bus``.
+Each line on stdin is a command::
+
+    paced N     send N messages, 5 ms apart
+    near N      send N messages, 1 ms apart
+    burst N     send N messages as fast as possible
+    steady N    send N small messages, 10 000 per second
+    frames N    publish N frames in the frame ring, 5 ms apart
+    vision N    publish N frames by VisionIPC, 5 ms apart
+
+After each command the process prints "done" and a JSON object. It ends at the end of stdin or on a
+signal. Until the first command it sends a message with the stamp 0 every 20 ms, so that the
+receiver knows when it is connected. Started by ``tools.bench.bus``.
 """
 
 from __future__ import annotations
@@ -34,15 +40,15 @@ if TYPE_CHECKING:
 
     from cereal.transport.base import Publisher, Transport
 
-# The rings of the newest stack; ZeroMQ is the same on all.
+# The stack defines the layout of message rings; ZeroMQ is the same on all stacks.
 STACK = STACKS["openpilot-2026"]
-# Stamp: time of sending, ns of the monotonic clock, and the message's number.
+# Stamp: time of sending in ns on the monotonic clock, and the message's number.
 STAMP = struct.Struct("<qq")
-# What modelV2 of the example models takes on the wire, rounded up.
+# Size of modelV2 of the example models on the wire, rounded up.
 MESSAGE_BYTES = 10_240
-# carState takes about as much; there are 13 services of 100 Hz.
+# About the size of carState, one of 13 services at 100 Hz.
 SMALL_BYTES = 256
-PACE_NS = 5_000_000  # far enough apart that the receiver sleeps in between, as it does in the car
+PACE_NS = 5_000_000  # long enough that the receiver sleeps in between, as it does in the car
 NEAR_NS = 1_000_000
 STEADY_NS = 100_000
 FRAME_SIZE = (1928, 1208)
@@ -51,14 +57,15 @@ BUFFERS = 4
 
 
 def open_bus(address: str) -> Transport:
-    """Open a bus on which everything is at one address."""
+    """Open a bus that uses one address to publish and to subscribe."""
     return open_transport(Addresses(address, address), (), STACK)
 
 
 class Sender:
-    """One service of large and one of small messages, a frame ring and a VisionIPC server.
+    """Publishes two services, a frame ring and a VisionIPC server.
 
-    `server` names both frame ring and VisionIPC server, `prefix` the rings of messages.
+    `services` are the services of large and of small messages. `server` names both the frame ring
+    and the VisionIPC server; `prefix` is that of the message rings.
     """
 
     def __init__(self, transport: Transport, services: list[str], server: str, prefix: str) -> None:
@@ -70,28 +77,28 @@ class Sender:
         self._figures = FigureReader()
 
     def probe(self) -> None:
-        """Send messages that are not counted."""
+        """Send one message with the stamp 0 on each service; the receiver does not count it."""
         for publisher in (self._large, self._small):
             publisher.send(STAMP.pack(0, 0) + bytes(8))
 
     def paced(self, count: int) -> dict[str, Any]:
-        """Send messages one by one."""
+        """Send messages 5 ms apart."""
         return self._send(self._large, MESSAGE_BYTES, self._due_times(count, PACE_NS))
 
     def near(self, count: int) -> dict[str, Any]:
-        """Send messages so soon after each other that caches and processors stay awake."""
+        """Send messages 1 ms apart, so that caches and processors stay awake."""
         return self._send(self._large, MESSAGE_BYTES, self._due_times(count, NEAR_NS))
 
     def burst(self, count: int) -> dict[str, Any]:
-        """Send messages back to back; what the receiver cannot take in is lost."""
+        """Send messages back to back; those that overflow the receiver's queue are lost."""
         return self._send(self._large, MESSAGE_BYTES, [0] * count)
 
     def steady(self, count: int) -> dict[str, Any]:
-        """Send small messages at 10 000 a second; what is late follows at once."""
+        """Send small messages, 10 000 per second; late ones are sent without delay."""
         return self._send(self._small, SMALL_BYTES, self._due_times(count, STEADY_NS))
 
     def frames(self, count: int) -> dict[str, Any]:
-        """Publish frames one by one in a frame ring, without touching the pixels."""
+        """Publish frames 5 ms apart in a frame ring, without touching the pixels."""
         ring = FrameRingWriter(self._server, STREAM, nv12_format(*FRAME_SIZE))
         try:
             print("ready", flush=True)
@@ -100,7 +107,7 @@ class Sender:
             ring.close()
 
     def vision(self, count: int) -> dict[str, Any]:
-        """Do the same by VisionIPC."""
+        """Publish frames 5 ms apart by VisionIPC, without touching the pixels."""
         with VisionIpcServer(
             self._server, self._transport, stack=STACK, prefix=self._prefix
         ) as server:
@@ -116,7 +123,7 @@ class Sender:
     def _publish(
         self, count: int, begin: Callable[[], object], send: Callable[[int, int, int], None]
     ) -> dict[str, Any]:
-        # The reader attaches meanwhile.
+        # Wait for the line that the reader sends when it is attached.
         sys.stdin.readline()
         for number, due_ns in enumerate(self._due_times(count, PACE_NS)):
             self._clock.sleep_until_ns(due_ns)
@@ -126,11 +133,11 @@ class Sender:
         return {}
 
     def _send(self, publisher: Publisher, size: int, due_ns: Sequence[int]) -> dict[str, Any]:
-        """Send; return how long that took, and by how much this process has grown."""
+        """Send messages at the given times; return the duration of `send` and our memory growth."""
         message = bytearray(size)
-        # Both transports copy what they send, so that one buffer is enough.
+        # Both transports copy the message, so one buffer is enough.
         data = cast("bytes", message)
-        # Of its final size, so that it does not count as growth.
+        # Filled with ones to allocate its memory now, so that it does not count as growth.
         took_ns = np.ones(len(due_ns), np.int64)
         before = self._figures.read().memory_bytes
         for number, due in enumerate(due_ns):

@@ -2,10 +2,10 @@
 
 All starts are warm: camera and bus exist, the kernels are in the kernel cache, and the artifact is
 in the page cache. Each start is a new process. After its first message it is killed (SIGKILL) and
-restarted at once, as a supervisor would.
+restarted immediately, the way a supervisor does.
 
-- ``start_ms``: from the start of the process to the first modelV2, by the stamp of that message;
-- ``restart_ms``: from the kill to the first modelV2 of the next process.
+- ``start_ms``: time from the start of the process to the timestamp of the first modelV2.
+- ``restart_ms``: time from the kill to the timestamp of the next process's first modelV2.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SERVICE = "modelV2"
-TIMEOUT_S = 120.0  # for one start, which may have to build kernels
+TIMEOUT_S = 120.0  # for one start, which can include building kernels
 POLL_S = 0.002
 FRAMES_AHEAD = 100_000  # more frames than any benchmark needs
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
+    """Measure, print the result and return exit code 0.
 
     Raises:
-        UsageError: the arguments cannot work. ArtifactError, ArtifactMismatchError: not a driving
-            artifact for that camera. ProcessError: a process ended, or published nothing.
+        UsageError: there is no `--model`, or the camera size is invalid.
+        ArtifactError, ArtifactMismatchError: the file is no driving artifact for that camera.
+        ProcessError: a process ended, or published nothing.
     """
     if args.model is None:
         raise UsageError("--start: expected the artifact as --model driving.pkl, found none")
@@ -60,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
 def measure(
     model: Path, size: tuple[int, int], starts: int, device: str | None = None
 ) -> dict[str, Any]:
-    """Start and restart the daemon; return the object of ``--json``.
+    """Start and restart the daemon `starts` times; return the object of ``--json``.
+
+    `model` is the driving artifact, `size` the (width, height) of the cameras.
 
     Raises:
         ProcessError: a process ended, or published nothing.
@@ -104,7 +107,7 @@ def _figures(name: str, values_ms: Sequence[float]) -> dict[str, float]:
 def _first_message_ns(
     transport: ZmqTransport, child: Child, camera: Child, after_ns: int = 0
 ) -> int:
-    """Return the stamp of the first message that a daemon publishes, ns of the monotonic clock."""
+    """Return the timestamp of the daemon's first message after `after_ns`, monotonic clock, ns."""
     path = transport.endpoint(SERVICE).removeprefix("ipc://")
     deadline_s = time.monotonic() + TIMEOUT_S
     # A subscriber without a publisher retries only every 100 ms or later, so subscribe once the

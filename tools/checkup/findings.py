@@ -1,7 +1,10 @@
-"""The findings of a checkup: facts, verdicts and advice, with a text form and a plain form.
+"""The findings of a checkup, and the report that is made of them.
 
-Reports are attached to public issues. The checks themselves omit private data. `Scrubber` removes
-it from error messages of drivers and libraries, and replaces paths from environment variables by
+A `Section` is the result of one part of the checkup. It has `Finding` objects, each a sentence with
+a verdict and advice. `report_text` and `report_plain` return the report.
+
+Reports are attached to public issues. Parts do not collect private data. `Scrubber` removes the
+rest, such as paths in error messages of drivers, and replaces values of environment variables with
 the variables' names::
 
     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
@@ -19,17 +22,17 @@ from runtime.texts import count_text
 from tools.lib.terminal import format_table, printable
 
 _INDENT: Final = "  "
-# Shorter values are words such as "1" or "dark", which are not private.
+# Shorter values of variables are words such as "1" or "dark", which are not private.
 MIN_VALUE: Final = 6
 MIN_NAME: Final = 3
-# Names and directories that every machine has.
+# Names and paths that many machines have, and that are therefore not private.
 _PUBLIC_USERS: Final = frozenset({"root", "user", "nobody", "comma", "video", "render", "modeld"})
 _PUBLIC_HOSTS: Final = frozenset({"localhost", "modeld", "comma"})
 _PUBLIC_PATHS: Final = re.compile(
     r"/(?:(?:usr|bin|sbin|etc|dev|tmp|var|opt|proc|sys|run)(?:/\w+)?)?"
 )
 _RULES: Final = (
-    # Home directories of any user, in addition to the current one.
+    # Homes of all users, not only of the current one.
     (re.compile(r"/(?:home|Users)/[^/\s:'\",;)]+"), "~"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"), "<address>"),
@@ -39,7 +42,7 @@ _RULES: Final = (
 
 
 class Verdict(StrEnum):
-    """A judgment, from best to worst."""
+    """A verdict; the members are ordered from best to worst."""
 
     GOOD = "good"
     LOOK = "to look at"
@@ -47,50 +50,44 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Position in the order, 0 for the best."""
+        """The rank: 0 for the best verdict, higher for worse ones."""
         return list(Verdict).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence of a report.
+    """One result of a checkup."""
 
-    `advice` is the next thing to do; "" if there is nothing to do.
-    """
-
-    text: str
+    text: str  # a sentence or phrase
     verdict: Verdict = Verdict.GOOD
-    advice: str = ""
+    advice: str = ""  # what to do next, or ""
 
 
 @dataclass(slots=True)
 class Section:
-    """The result of one part of a checkup.
-
-    `facts` are values by name. `table` is a header and rows; () for no table.
-    """
+    """The result of one part of a checkup."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    table: Sequence[Sequence[Any]] = ()
-    seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)  # measured values, for JSON
+    table: Sequence[Sequence[Any]] = ()  # a header and rows, or ()
+    seconds: float = 0.0  # duration of the part
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the section's findings."""
+        """The worst verdict of the findings."""
         return max((f.verdict for f in self.findings), key=lambda v: v.rank, default=Verdict.GOOD)
 
     def good(self, text: str) -> None:
-        """Add a finding that needs no attention."""
+        """Add a finding without a problem."""
         self.findings.append(Finding(text))
 
     def look(self, text: str, advice: str) -> None:
-        """Add a finding that may be a problem."""
+        """Add a finding that can be a problem."""
         self.findings.append(Finding(text, Verdict.LOOK, advice))
 
     def bad(self, text: str, advice: str) -> None:
-        """Add a finding that prevents the daemon from working."""
+        """Add a finding that keeps the daemon from working."""
         self.findings.append(Finding(text, Verdict.BAD, advice))
 
     def plain(self) -> dict[str, Any]:
@@ -106,7 +103,7 @@ class Section:
 
     @classmethod
     def of_plain(cls, value: Mapping[str, Any]) -> Self:
-        """Return the section from which `plain` made `value`."""
+        """Return the section from the result of `plain`."""
         findings = [
             Finding(f["text"], Verdict(f["verdict"]), f["advice"]) for f in value["findings"]
         ]
@@ -119,7 +116,7 @@ def summary(sections: Sequence[Section]) -> dict[str, int]:
 
 
 def report_text(sections: Sequence[Section]) -> str:
-    """Return the report as text: the findings and the table of each section, then a summary."""
+    """Return the report as text: the findings and tables of each section, and a summary."""
     lines: list[str] = []
     for section in sections:
         lines.append(f"{section.name}: {section.verdict} ({section.seconds:.1f} s)")
@@ -145,12 +142,15 @@ def _sum_text(counts: Mapping[str, int]) -> str:
 
 
 def report_plain(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the report as plain data."""
+    """Return the report as plain data for JSON."""
     return {"summary": summary(sections), "sections": [s.plain() for s in sections]}
 
 
 class Scrubber:
-    """Removes private data from text: names, paths of homes, addresses, serial numbers."""
+    """Removes private data from texts: names, home directories, addresses, serial numbers.
+
+    `user`, `home` and `host` are those of this machine. `environment` are its variables.
+    """
 
     def __init__(self, user: str, home: str, host: str, environment: Mapping[str, str]) -> None:
         self._exact = dict(_replacements(home, environment))
@@ -163,7 +163,7 @@ class Scrubber:
         ]
 
     def text(self, text: str) -> str:
-        """Return `text` without private data."""
+        """Return a text without private data."""
         for value in sorted(self._exact, key=len, reverse=True):
             text = text.replace(value, self._exact[value])
         for pattern, mark in (*_RULES, *self._names):
@@ -171,7 +171,7 @@ class Scrubber:
         return text
 
     def plain(self, value: Any) -> Any:
-        """Return plain data with all strings, including keys, scrubbed."""
+        """Return plain data without private data in its texts and keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -182,7 +182,7 @@ class Scrubber:
 
 
 def _replacements(home: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield private values and their replacements. The home comes last and takes precedence."""
+    """Yield private values and their replacements; the home is last and takes precedence."""
     for name, value in environment.items():
         parts = value.split(":") if "/" in value and "://" not in value else [value]
         for part in (p.rstrip("/") for p in parts):

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from runtime.texts import short_origin, size_text
 from tools.checkup.findings import Section
-from tools.checkup.machine import judge_heat, read_sensors
-from tools.service.opencl_drivers import DRIVERS, VENDORS, declared, nodes_of, undeclared
+from tools.checkup.machine import (
+    DRIVERS,
+    VENDORS,
+    declared_libraries,
+    judge_heat,
+    nodes_of,
+    read_sensors,
+    undeclared_drivers,
+)
 
 if TYPE_CHECKING:
     from tools.timing.roofline import KernelRow
@@ -37,7 +44,7 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
 
     section = Section("devices")
     vendors = root / VENDORS.relative_to("/")
-    section.facts["vendor_files"] = declared(vendors)
+    section.facts["vendor_files"] = declared_libraries(vendors)
     found = list_devices()
     section.facts["devices"] = [
         {
@@ -61,7 +68,7 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     for info in found:
         if info.problem:
             section.look(f"{info.name} cannot be used: {info.problem}", "see docs/drivers.md")
-    _hidden_drivers(section, vendors)
+    _add_undeclared(section, vendors)
     try:
         taken = choose_device(device)
     except NoDeviceError as error:
@@ -72,20 +79,22 @@ def devices(device: str | None, root: Path = Path("/")) -> Section:
     section.facts["row"] = row.key()
     section.good(
         f"selected: {info.name} ({info.kind}, {info.platform}), {info.compute_units} units, "
-        f"{size_text(info.global_mem_bytes)}; {_why_taken(device, info.kind)}"
+        f"{size_text(info.global_mem_bytes)}; {_choice_reason(device, info.kind)}"
     )
-    section.good(f"compiled for target {row.target}: {_why_row(row.target, info.kind, info.simd)}")
-    _unused_gpus(section, [one.kind for one in found], root)
+    section.good(
+        f"compiled for target {row.target}: {_target_reason(row.target, info.kind, info.simd)}"
+    )
+    _add_unused_gpus(section, [one.kind for one in found], root)
     return section
 
 
-def _why_taken(device: str | None, kind: str) -> str:
+def _choice_reason(device: str | None, kind: str) -> str:
     if device is not None:
         return "chosen by --device"
     return "GPUs are preferred over CPUs" if kind == "gpu" else "no GPU has an OpenCL driver"
 
 
-def _why_row(target: str, kind: str, simd: str) -> str:
+def _target_reason(target: str, kind: str, simd: str) -> str:
     if target == "adreno":
         return "its name contains Adreno, and it supports images"
     if target == "freedreno":
@@ -95,15 +104,15 @@ def _why_row(target: str, kind: str, simd: str) -> str:
     return f"its compiler generates code for {simd}"
 
 
-def _hidden_drivers(section: Section, vendors: Path) -> None:
-    for driver, library in undeclared(vendors):
+def _add_undeclared(section: Section, vendors: Path) -> None:
+    for driver, library in undeclared_drivers(vendors):
         section.look(
             f"{driver.name}'s driver ({library}) is installed, but no file in {VENDORS} names it",
             f"echo {library} | sudo tee {VENDORS}/{driver.name.lower()}.icd",
         )
 
 
-def _unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
+def _add_unused_gpus(section: Section, kinds: list[str], root: Path) -> None:
     """Report GPUs of the system that no OpenCL driver provides."""
     if "gpu" in kinds:
         return

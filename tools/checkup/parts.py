@@ -41,12 +41,12 @@ LIMITS: Final = {
 # Parts that use the device. They are skipped while a daemon is driving.
 ON_DEVICE: Final = ("artifact", "self-test", "kernels")
 # Longest wait for the end of a killed process, s.
-GONE_S: Final = 1.0
+KILL_WAIT_S: Final = 1.0
 _MODULE: Final = "tools.checkup.parts"
 _LAST_BYTES: Final = 4096
 
 
-def run_apart(
+def run_in_process(
     name: str, request: Mapping[str, Any], limit_s: float, module: str = _MODULE
 ) -> Section:
     """Run a part in a separate process; its timeout, crash or failure becomes a finding.
@@ -93,7 +93,7 @@ def _exit_code_of(process: subprocess.Popen[bytes], limit_s: float) -> int | Non
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(GONE_S)
+            process.wait(KILL_WAIT_S)
 
 
 def _failure(code: int, log: Path) -> str:

@@ -106,11 +106,11 @@ def _frame_rings(directory: Path) -> Iterator[str]:
     except OSError:
         return
     for path in paths:
-        if path.is_file() and _begins_as_a_ring(path):
+        if path.is_file() and _is_frame_ring(path):
             yield path.name
 
 
-def _begins_as_a_ring(path: Path) -> bool:
+def _is_frame_ring(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(8) == MAGIC.to_bytes(8, "little")

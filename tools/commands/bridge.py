@@ -1,12 +1,12 @@
 """Forward services from one bus to another, such as from openpilot's rings to sockets.
 
-Addresses are those of --bus elsewhere: msgq:, msgq:PREFIX, tcp://HOST, ipc:///DIRECTORY. Without
-SERVICE all services are forwarded, except those that somebody already publishes at --to; naming one
-of these is an error. Messages keep their bytes and their order. A service is subscribed to only
-while somebody listens to it at --to.
+Addresses have the form of --bus in other commands: msgq:, msgq:PREFIX, tcp://HOST or
+ipc:///DIRECTORY. Without SERVICE all services are forwarded, except those that another process
+already publishes at --to; naming one of these is an error. Messages keep their bytes and their
+order. A service is subscribed to only while it has a subscriber at --to.
 
-SIGTERM (exit code 0) or SIGINT (130) ends it. Then it prints, by service, how many messages were
-forwarded, were dropped because they are too large for --to, or were lost at --from.
+SIGTERM (exit code 0) or SIGINT (130) ends the command. It then prints for each service how many
+messages were forwarded, dropped because they are too large for --to, or lost at --from.
 
 Example:
   modeld bridge --from msgq: --to 'tcp://*' --bus-keys /etc/modeld/keys
@@ -36,7 +36,7 @@ _FORM: Final = "tcp://HOST, tcp://HOST:+N, ipc:///DIRECTORY, msgq: or msgq:PREFI
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help="services to carry (all)")
+    parser.add_argument("services", nargs="*", metavar="SERVICE", help="services to forward (all)")
     for option, dest, text in (
         ("--from", "source", "where messages come from"),
         ("--to", "target", "where they are published"),
@@ -49,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=STACKS,
         default=DEFAULT_STACK.name,
         metavar="NAME",
-        help=f"whose names, ports and files both have: {', '.join(STACKS)} ({DEFAULT_STACK.name})",
+        help=f"stack of both sides: {', '.join(STACKS)} ({DEFAULT_STACK.name})",
     )
     for option in ("--from-stack", "--to-stack"):
         parser.add_argument(
-            option, choices=STACKS, metavar="NAME", help="that of one side, if it is another"
+            option, choices=STACKS, metavar="NAME", help="stack of one side, if the sides differ"
         )
     parser.add_argument(
         "--bus-keys",
@@ -64,14 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry messages until told to stop."""
-    # Before any thread is made: the writer of a ring wakes with a signal that ends others.
+    """Forward messages until a signal ends the command; return the exit code."""
+    # Call this before any thread starts. Ring writers wake readers with a signal that would
+    # otherwise kill a thread.
     wake.block()
     sides = [
         (args.source, STACKS[args.from_stack or args.stack]),
         (args.target, STACKS[args.to_stack or args.stack]),
     ]
-    # Of 2026's names, those that transports know; "all" has each once.
+    # Transports use the 2025 names. SERVICES has both names of a renamed service.
     asked = [service(name).name for name in args.services or SERVICES]
     names = list(dict.fromkeys(RENAMED_2026.get(name, name) for name in asked))
     prefix = environment_prefix()
@@ -89,35 +90,35 @@ def run(args: argparse.Namespace) -> int:
             bridge.run(stop.event)
         finally:
             bridge.close()
-            _say(bridge, args)
+            _print_counts(bridge, args)
     return stop.exit_code
 
 
 def _check_no_loop(sides: Sequence[tuple[str, Stack]], names: Sequence[str], prefix: str) -> None:
-    """Refuse to carry a service to where it comes from."""
+    """Raise UsageError if a service would be forwarded to its own source."""
     (source, _), (target, _) = sides
     places = [_places(BusAddress.parse(text), stack, names, prefix) for text, stack in sides]
     same = [name for name, one, other in zip(names, *places, strict=True) if one == other]
     if same:
         raise UsageError(
-            f"bridge: expected another place at --to than at --from, found {same[0]} of {source} "
-            f"and {target} in one, which would go round for ever; use another prefix, directory or "
-            "+N"
+            f"bridge: expected different places at --from and --to, found {same[0]} of {source} "
+            f"and of {target} in one, where messages would circulate forever; use another prefix, "
+            "directory or +N"
         )
 
 
 def _places(address: BusAddress, stack: Stack, names: Sequence[str], prefix: str) -> list[str]:
-    """Return of each service where it is."""
+    """Return the file or endpoint of each service at an address."""
     if address.prefix is not None:
         return [str(stack.queue_path(name, address.prefix or prefix)) for name in names]
     if address.directory is None and (address.is_any_interface or not address.leaves_machine):
-        # All of these are this machine.
+        # Such an address and tcp://* both mean this machine.
         address = BusAddress("*", None, address.hash_name, address.moved)
     return [address.endpoint(name, stack) for name in names]
 
 
-def _say(bridge: Bridge, args: argparse.Namespace) -> None:
-    """Print what went over."""
+def _print_counts(bridge: Bridge, args: argparse.Namespace) -> None:
+    """Print the number of messages forwarded, dropped and lost, by service."""
     counts: dict[str, dict[str, int]] = {
         what: {lane.service: getattr(lane, what) for lane in bridge.lanes if getattr(lane, what)}
         for what in ("messages", "dropped", "lost")

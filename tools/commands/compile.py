@@ -1,4 +1,8 @@
-"""`modeld compile`: ONNX to a pre-scheduled artifact.
+"""`modeld compile`: compile ONNX models to an artifact.
+
+The models of a driving or driver monitoring system become one program, which the daemon runs. Any
+other model becomes a plain artifact. The command schedules the kernels, adds a self-test and device
+binaries, and prints sizes and the amount of work.
 
 Example:
     modeld compile vision.onnx policy.onnx -o driving.pkl
@@ -69,7 +73,7 @@ from tools.lib.model_options import (
 from tools.lib.options import above
 from tools.lib.terminal import counted
 
-# A day: more is a typing error.
+# One day; a larger value is taken for a typing error.
 MAX_TUNE_S = 86_400
 
 
@@ -176,7 +180,11 @@ def parse_camera(text: str) -> FrameFormat:
 
 
 def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
-    """Return where measured loops come from: a search, recorded in `found`, or the tables."""
+    """Return the function that gives the compiler a table of measured loops.
+
+    With --tune it searches on the device and appends the result to `found`. Otherwise it reads the
+    stored tables, or is None with --no-binary.
+    """
     if args.tune is None:
         if args.no_binary:
             return None
@@ -216,7 +224,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
                 )
         model, bind = with_constants(models[0], args.constant, bind)
         compiled = compile_plain(model, bind=bind, **options)
-        return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
+        return replace(compiled, notes=(*compiled.notes, *_notes_of_missing(args, model)))
     if bind or args.constant:
         raise UsageError(
             "--bind and --constant need a plain model (--plain); a driving program fixes all its "
@@ -231,7 +239,7 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
 
 
 def _kind(args: argparse.Namespace, models: Sequence[OnnxModel]) -> str:
-    """Return what the models are compiled as: "plain", "driving" or "monitoring"."""
+    """Return the kind of artifact to compile: "plain", "driving" or "monitoring"."""
     if args.plain:
         return "plain"
     if len(models) > 1:
@@ -242,8 +250,8 @@ def _kind(args: argparse.Namespace, models: Sequence[OnnxModel]) -> str:
     return "driving" if role == SUPERCOMBO or (args.interface and role) else "plain"
 
 
-def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
-    """Yield a note where a model that needs a second one was given alone, and not on purpose."""
+def _notes_of_missing(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
+    """Yield a note if one model of a pair was given without the other and without --plain."""
     known = known_model(model)
     if not args.plain and known is not None and known.is_half:
         yield (
@@ -253,7 +261,7 @@ def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
 
 
 def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
-    """Compare what was compiled with a reference; a difference is a SelfCheckError."""
+    """Compare the compiled model with a reference; raise SelfCheckError if they differ."""
     kind = compiled.manifest["kind"]
     models = [load_model(path) for path in args.model]
     options: CompileOptions = {
@@ -279,7 +287,10 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
 
 
 def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) -> CompiledModel:
-    """Return a model with its self-test and with binaries that passed it, as far as wanted."""
+    """Return the model with its self-test and device binaries, unless options omit them.
+
+    Binaries are kept only if they pass the self-test; otherwise SelfCheckError is raised.
+    """
     if not args.no_selftest:
         compiled = with_self_test(compiled, keep=keep)
     if args.no_binary:
@@ -293,16 +304,16 @@ def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) ->
 
 
 def _flags(args: argparse.Namespace) -> Flags:
-    """Return the flags of the environment; --viz wins over VIZ."""
+    """Return the flags from environment variables; --viz takes precedence over VIZ."""
     flags = Flags.from_environment()
     if args.viz is None:
         return flags
-    # A file that is called 0 or 1 is one, too.
+    # With "./", a file named 0 or 1 is not mistaken for a switch.
     return replace(flags, viz=str(args.viz) if args.viz.is_absolute() else f"./{args.viz}")
 
 
 def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
-    """Return what each entry point costs on a target that is not at hand and has images."""
+    """Return the estimated cost of each entry point if the target reads images, such as Adreno."""
     spec = spec_of(manifest["target"]["name"])
     if spec.images is None:
         return []
@@ -310,11 +321,11 @@ def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and write; returns the exit code."""
+    """Compile the models, write the artifact and return the exit code."""
     flags = _flags(args)
     started = time.perf_counter()
     tuned: list[Tuned] = []
-    # What cannot be written is refused before minutes are spent on the rest.
+    # Reject invalid notes before spending minutes on the compilation.
     with_notes({}, args.note)
     compiled = _compile(args, flags, tuned)
     _keep_lineage(compiled.manifest, args.note)
@@ -353,8 +364,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(report)
         return 0
     _print_sizes(report, compiled.manifest["metadata"].get("interface", {}).get("reason", ""))
-    told = describe_precision(precision, in_full=args.verbosity > 0)
-    for line in (*told, *describe_check(checks)):
+    lines_of_precision = describe_precision(precision, in_full=args.verbosity > 0)
+    for line in (*lines_of_precision, *describe_check(checks)):
         print(f"  {line}")
     for text in map(describe_tuning, tuned):
         print(text)
@@ -371,7 +382,7 @@ def _keep_lineage(manifest: dict[str, Any], notes: Sequence[str]) -> None:
 
 
 def _compiled_cost(manifest: Mapping[str, Any]) -> EntryCost | None:
-    """Return what Mesa's compiler makes of the first entry, where that compiler is at hand."""
+    """Return the cost of the first entry from Mesa's compiler; None without that compiler."""
     if spec_of(manifest["target"]["name"]).images is None:
         return None
     try:
@@ -422,7 +433,7 @@ def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")
     if report["halves"]:
-        print(f"  halves of the model: {report['halves']}")
+        print(f"  fp16 values of the model: {report['halves']}")
     if report["numerics"] != FAST:
         print(f"  numerics: {report['numerics']}")
     print(f"  program {report['program_sha256'][:12]}, sha256 {report['sha256'][:12]}")

@@ -1,8 +1,8 @@
 """Show the daemon's settings in force, and where each comes from.
 
-Takes the options of modeld run, reads the same file and variables, and makes the same checks.
---changed leaves out defaults. --sample prints a file with every setting as a comment that explains
-it; the file can be used as it is.
+The command accepts the options of modeld run, reads the same file and variables, and makes the same
+checks. --changed leaves out defaults. --sample prints a configuration file in which each setting is
+commented out and explained; the file is valid as it is.
 
 Example:
   modeld config --config /etc/modeld/config.toml
@@ -26,15 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_setting_arguments(parser)
     parser.add_argument(
-        "--changed", action="store_true", help="only what does not come from a default"
+        "--changed", action="store_true", help="only settings that do not come from a default"
     )
     parser.add_argument(
-        "--sample", action="store_true", help="print a sample file instead, all of it comments"
+        "--sample",
+        action="store_true",
+        help="print a sample file instead, with all settings commented out",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the settings."""
+    """Print the settings and return exit code 0."""
     if args.sample:
         print(sample_config(), end="")
         return 0

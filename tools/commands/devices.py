@@ -1,4 +1,4 @@
-"""``modeld devices``: the OpenCL devices of this machine, and the one that is taken by default.
+"""``modeld devices``: list the OpenCL devices of this machine and mark the default one.
 
 Example::
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command: none of its own."""
+    """Declare no arguments: the command has none of its own."""
     del parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the devices.
+    """Print the devices and return exit code 0.
 
     Raises:
-        NoDeviceError: none is usable; those that are not are listed with the reason first.
+        NoDeviceError: no device is usable. The devices and their problems are printed first.
     """
-    # pyopencl is slow to load; `--help` must not need it.
+    # pyopencl is slow to import, so `--help` does not import it.
     from runtime.opencl.device import choose_device, list_devices
 
     devices = list_devices()
@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
         header = ("", "index", "kind", "name", "units", "memory", "can", "driver")
         print(format_table(header, rows))
         if auto is not None:
-            print("\n* is taken when no --device is given; an index, a kind or a name chooses.")
+            print("\n* is the default; select another with --device and its index, kind or name.")
     if auto is None:
-        choose_device()  # raises, and says why
+        choose_device()  # raises NoDeviceError with the reason
     return 0
 
 
 def _driver(info: DeviceInfo) -> str:
-    """Return the driver's version, with the CPU that PoCL's compiler is told where it differs."""
+    """Return the driver's version, and the CPU that PoCL compiles for if the version lacks it."""
     told = info.cpu and not info.version.endswith(f"-{info.cpu}")
     return f"{info.version}, compiles for {info.cpu}" if told else info.version
 

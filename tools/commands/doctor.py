@@ -2,12 +2,12 @@
 
 Each section has a verdict (good, to look at, or bad) and the next step. Nothing is changed, and a
 running daemon is not disturbed: its health is read the way modeld status does, and checks that need
-the device are skipped unless --beside-daemon is given. Each section runs in its own process for a
-limited time, and reports if it was cut off.
+the device are skipped unless --beside-daemon is given. Each section runs in its own process with a
+time limit, and reports if it reached that limit.
 
-Self-test and the ten slowest kernels use the given artifact, else the model selected in the store,
-else a small example that is compiled in place. Kernel times are shown next to the device's
-ceilings, measured in the same run.
+The self-test and the ten slowest kernels use the given artifact, else the model selected in the
+store, else a small example that is compiled on the spot. Kernel times are shown next to the
+device's ceilings, measured in the same run.
 
 --output writes one file to attach to a report. User and host names, home paths, values of
 environment variables, addresses and serial numbers are removed from everything shown or written.
@@ -35,7 +35,7 @@ from typing import Any, Final
 from modeld.store.model_store import DEFAULT_STORE
 from runtime.files.user_file import whole_file
 from tools.checkup.findings import Scrubber, Section, Verdict, report_plain, report_text
-from tools.checkup.parts import LIMITS, ON_DEVICE, run_apart
+from tools.checkup.parts import LIMITS, ON_DEVICE, run_in_process
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
 from tools.lib.options import MOST_S, above
@@ -75,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, show it, write it; 1 if something is bad.
+    """Run all checks, print and write the report; return 1 if a section is bad, else 0.
 
     Raises:
-        UsageError: the limit is no time, or the output of no known kind.
+        UsageError: the output file has no known ending.
     """
     if args.output is not None and args.output.suffix not in SUFFIXES:
         raise UsageError(
@@ -109,11 +109,11 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
         }
         drives = False
         for name, limit_s in LIMITS.items():
-            why_not = _why_not(name, request, drives=drives and not args.beside_daemon)
-            if why_not is not None:
-                yield why_not
+            skipped = _skipped(name, request, drives=drives and not args.beside_daemon)
+            if skipped is not None:
+                yield skipped
                 continue
-            section = run_apart(name, request, args.limit or limit_s)
+            section = run_in_process(name, request, args.limit or limit_s)
             if name == "bus":
                 drives = bool(section.facts.get("heard") or section.facts.get("daemon_processes"))
             if name == "artifact":
@@ -121,16 +121,19 @@ def _sections(args: argparse.Namespace) -> Iterator[Section]:
             yield section
 
 
-def _why_not(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
-    """Return the section of a part that is left out; None for one that runs."""
+def _skipped(name: str, request: dict[str, Any], *, drives: bool) -> Section | None:
+    """Return a section that says why a part is skipped, or None if the part runs.
+
+    `drives` tells whether a daemon runs that must not be disturbed.
+    """
     if name not in ON_DEVICE:
         return None
     section = Section(name)
     if drives:
-        section.good("left out: a daemon runs, and has the device for itself (--beside-daemon)")
+        section.good("skipped: a daemon runs and needs the device (--beside-daemon overrides this)")
         return section
     if name != "artifact" and request["path"] is None:
-        section.look("left out: there is no artifact to run", "see the section artifact")
+        section.look("skipped: there is no artifact to run", "see the section artifact")
         return section
     return None
 
@@ -142,7 +145,7 @@ def _plain(value: object) -> object:
 def _scrubber() -> Scrubber:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a number without a name
+    except (KeyError, OSError):  # the user id has no name
         user = ""
     home = os.path.expanduser("~")  # noqa: PTH111 -- Path.home raises where there is none
     return Scrubber(user, home, platform.node(), os.environ)

@@ -1,4 +1,4 @@
-"""``modeld exec``: run an artifact or an ONNX model once, on arrays of a file or on random ones.
+"""``modeld exec``: run an artifact or an ONNX model once, on arrays from a file or random ones.
 
 Example::
 
@@ -7,9 +7,9 @@ Example::
     modeld exec policy.onnx --random --dump /attn/Softmax --outputs out.npz
 
 The input file holds one array per input, by name; ``modeld inspect`` shows names and shapes. An
-ONNX model is compiled for the device first, into a directory that is deleted afterwards. --dump
-gives the values of its nodes beside the outputs: the model is compiled with these values as
-outputs, so kernels end there that otherwise compute more nodes at once, and last bits may differ.
+ONNX model is first compiled for the device, into a directory that is deleted afterwards. --dump
+adds the values of its nodes to the outputs. The model is then compiled with these values as
+outputs, which splits kernels that otherwise compute several nodes, so the last bits may differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from runtime.format.manifest import Manifest
 
-MOST_NAMED = 6  # nodes of a kernel in a message
+MOST_NAMED = 6  # the most nodes of a kernel that a message lists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run once, write the outputs and describe them.
+    """Run the model once, write the outputs, print a summary of them and return exit code 0.
 
     Raises:
         UsageError: options do not fit the file, the input file cannot be read, or the output file
             cannot be written.
-        ModelError: the model cannot be compiled, or has no such node.
-        RuntimeFault: the artifact, the device or an input is not right.
+        ModelError: the model cannot be compiled, or it lacks a node that --dump names.
+        RuntimeFault: the artifact, the device or an input cannot be used.
     """
     from runtime import load_program
 
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _artifact(args: argparse.Namespace, directory: Path) -> Path:
-    """Return the artifact that was named, or one of the model that was named."""
+    """Return the given artifact, or an artifact compiled from the given ONNX model."""
     path: Path = args.artifact
     if is_onnx(path):
         target = directory / f"{path.stem}.pkl"
@@ -113,7 +113,7 @@ def _artifact(args: argparse.Namespace, directory: Path) -> Path:
 
 
 def _not_dumped(args: argparse.Namespace, manifest: Manifest) -> str:
-    """Return which kernel computes a node that is to be dumped, and how to dump it."""
+    """Return the error for --dump with an artifact: the node's kernel, and what to do instead."""
     name = args.dump[0]
     kernel = next((one for one in manifest.kernels if name in one.origin), None)
     if kernel is None:
@@ -143,6 +143,6 @@ def _describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
         "shape": list(array.shape),
         "min": array.min().item() if array.size else None,
         "max": array.max().item() if array.size else None,
-        # NaN and infinities: with --json, min and max are null then.
+        # Number of NaN and infinite values. If there are any, --json prints min and max as null.
         "not_finite": int((~np.isfinite(array)).sum()),
     }

@@ -1,4 +1,4 @@
-"""``modeld inspect``: what is in an artifact, an ONNX model or a log.
+"""``modeld inspect``: show the content of an artifact, an ONNX model or a log.
 
 Example::
 
@@ -13,14 +13,15 @@ Example::
     modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
     modeld inspect --schema ~/openpilot
 
---schema compares our tables of the bus with a checkout of openpilot or sunnypilot, of which nothing
-is executed: services that are new or have another rate, fields and enumerants that are new, fields
-that do not fit. Exit code 1 if there are any; what only we have, or call otherwise, is listed too.
+--schema compares our tables of the bus with a checkout of openpilot or sunnypilot, without
+executing its code. It lists new services, changed rates, new fields and enumerants, and
+incompatible fields. Exit code 1 if there are any. Names that only our tables have, or that differ,
+are listed too.
 
 --adreno compiles each kernel of an artifact with Mesa's compiler for Adreno and shows instructions,
 registers, waves, spills and issue slots; `make adreno-tools` fetches it (docs/adreno.md).
 
-The kind of file is told from its first bytes, never from its name.
+The kind of file is detected from its first bytes, never from its name.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Describer(Protocol):
     """A module that describes one kind of file."""
 
     def describe(self, path: Path, **options: Any) -> tuple[dict[str, Any], list[Section]]:
-        """Return the description for machines (plain data) and the one for people (tables)."""
+        """Return the description as plain data for JSON, and as tables to print."""
 
 
 FORMATS = ("jsonl", "csv", "npz")
-# Options that say what --dump is to print, by the name of their attribute.
+# Options of --dump, by the name of their attribute.
 DUMP_OPTIONS = {
     "service": "service",
     "field": "field",
@@ -126,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "messages of a log",
-        "Every message has its service, logMonoTime (ns), valid and, where it has one, frameId. "
+        "Every message has its service, logMonoTime (ns), valid and, if it has one, frameId. "
         "Numbers that are not finite are null in JSON, nan and inf elsewhere; enumerants are text.",
     )
     group.add_argument(
@@ -172,11 +173,11 @@ def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe the file, or compare a checkout; return 1 if that has what we have not.
+    """Describe the file, or compare a checkout; return 1 if the checkout has differences, else 0.
 
     Raises:
-        FileKindError: the file cannot be read or is none of these kinds.
-        UsageError: an option that this kind of file does not have.
+        FileKindError: the file cannot be read or is of no supported kind.
+        UsageError: an option does not apply to this kind of file.
     """
     if args.schema is not None:
         return _compare_schema(args)
@@ -197,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, option) is not None:
             raise UsageError(f"--{option} needs --schedule")
     describer = cast("Describer", importlib.import_module(DESCRIBERS[kind]))
-    # Only what describes models knows of these two.
+    # Only the describer of ONNX models accepts these options.
     more = {"bind": bind, "nodes": args.nodes} if kind == "onnx" else {}
     facts, sections = describer.describe(args.file, **more)
     if args.json:
@@ -218,7 +219,7 @@ def _check_options(args: argparse.Namespace, kind: str) -> None:
 
 
 def _compare_schema(args: argparse.Namespace) -> int:
-    # Here: the schema is not needed to look into models.
+    # Imported here: models are described without loading the bus schema.
     from tools.describe.stack import describe
 
     for option in (
@@ -245,7 +246,7 @@ def _compare_schema(args: argparse.Namespace) -> int:
 
 
 def _dump(args: argparse.Namespace, kind: str) -> int:
-    # Here: a log's schema is not needed to look into models.
+    # Imported here: models are described without loading the bus schema.
     from tools.describe.log import Request, dump
 
     if kind != "log":
@@ -279,7 +280,7 @@ def _dump(args: argparse.Namespace, kind: str) -> int:
 
 
 def _schedule(args: argparse.Namespace, kind: str) -> int:
-    # Here: neither the compiler nor the runtime is needed to look into a log.
+    # Imported here: logs are described without loading the compiler or the runtime.
     from tools.describe.schedule import describe, load
 
     if args.times is not None and args.viz is None:
@@ -313,7 +314,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
 
 def _adreno(args: argparse.Namespace, kind: str) -> int:
-    # Here: only this looks at what a compiler for a GPU makes.
+    # Imported here: only --adreno needs these modules.
     from runtime.format.artifact import read_artifact
     from tools.adreno.cost import lines, plain, sections
 

@@ -1,10 +1,10 @@
 """Write the systemd units of the daemons, their user and a commented configuration.
 
 Writes modeld.service, dmonitoringmodeld.service, a file for systemd-sysusers and, unless they
-exist, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced atomically. A
-unit that was edited is replaced only with --force; an existing configuration is never touched.
-Nothing is started: the next commands are printed. A program that is missing, or that the units'
-sandbox hides, gives a warning.
+exist, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced atomically.
+An edited unit is replaced only with --force. An existing configuration is never changed. Nothing is
+started; the commands to run next are printed. The command warns of a program that is missing or
+hidden by the sandbox of the units.
 
 --runit writes directories in /etc/sv instead, for a machine with runit.
 
@@ -12,7 +12,7 @@ sandbox hides, gives a warning.
 user and see its sockets and parameters, and the configuration names its bus in shared memory and
 its cameras. OPENPILOT_PREFIX and PARAMS_ROOT are passed on if they are set.
 
-Root is not needed with --print or with a writable --prefix, below which the files then lie.
+Root is not needed with --print, or with a writable --prefix; the files are then written below it.
 
 Example:
   modeld install-unit
@@ -48,15 +48,16 @@ from tools.service.unit_paths import unit_warnings
 
 logger = logging.getLogger(__name__)
 
-# One line in front of what is written: by it an update knows that nobody has changed the rest.
+# Comment line in each written file. An update compares its digest to detect manual changes.
 MARK = "# Written by modeld install-unit; sha256 of what follows: "
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
-# Of systemd: a quote, white space or a specifier would be read as something else.
+# Paths without characters that systemd interprets: quotes, white space and specifiers.
 PLAIN_PATH = re.compile(r"/[\w./@+-]*")
-# Of openpilot: where it is installed on a device, and what tells several of it apart.
+# Directory of openpilot on a device, and the variables of its processes that are passed on, with
+# their permitted values.
 OPENPILOT = Path("/data/openpilot")
 PASSED_ON = {"OPENPILOT_PREFIX": re.compile(r"[\w.-]+"), "PARAMS_ROOT": PLAIN_PATH}
-# What a service is made of: template, and where it goes.
+# Files of a service: template, and path to write.
 SYSTEMD = {"daemon.service": "/etc/systemd/system/{name}.service"}
 RUNIT = {
     "daemon.run": "/etc/sv/{name}/run",
@@ -68,18 +69,18 @@ DEFAULT_STACK = "openpilot-2026"
 
 
 class ChangedFileError(ToolError):
-    """A file that would be replaced was changed by somebody."""
+    """A file that would be replaced has manual changes."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """The properties of one daemon; `oom_score` is -1000 (killed never) to 1000 (first)."""
+    """One of the two daemons that get a unit."""
 
     name: str
     description: str
-    config: str
+    config: str  # file name of its configuration
     role: str
-    oom_score: int
+    oom_score: int  # -1000 (never killed when memory runs out) to 1000 (killed first)
 
 
 DAEMONS = (
@@ -90,33 +91,29 @@ DAEMONS = (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The properties of a machine that depend on the other software there.
-
-    `tmp` has the lines that choose the daemon's /tmp, `umask` is that of its files and rings.
-    `service` is `SYSTEMD` or `RUNIT`.
-    """
+    """Values in the units and the configuration that depend on other software of the machine."""
 
     user: str
     protect_home: str = "yes"
-    tmp: str = "PrivateTmp=yes"
-    umask: str = "0027"
+    tmp: str = "PrivateTmp=yes"  # lines of the unit that choose the daemon's /tmp
+    umask: str = "0027"  # mask for the daemon's files and rings
     environment: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    makes_user: bool = True
-    service: Mapping[str, str] = field(default_factory=SYSTEMD.copy)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # non-default settings
+    makes_user: bool = True  # whether to write a file for systemd-sysusers
+    service: Mapping[str, str] = field(default_factory=SYSTEMD.copy)  # `SYSTEMD` or `RUNIT`
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A file to write at a path without the prefix; a `kept` one stays if it exists."""
+    """A file to write."""
 
-    path: Path
+    path: Path  # absolute, without --prefix
     text: str
-    kept: bool = False
+    kept: bool = False  # whether an existing file stays as it is
 
     @property
     def mode(self) -> int:
-        """Its permissions, whatever the umask is: the daemon's user reads it, and runs scripts."""
+        """The permission bits, regardless of the umask: readable by all, scripts executable."""
         return 0o755 if self.text.startswith("#!") else 0o644
 
 
@@ -165,7 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the files."""
+    """Print or write the files and return exit code 0."""
     command = args.bin or Path(sys.prefix) / "bin" / "modeld"
     places = {"--config": args.config, "--store": args.store}
     for option, path in {"--bin": command, **places}.items():
@@ -204,13 +201,14 @@ def run(args: argparse.Namespace) -> int:
 def surroundings(
     user: str | None, environment: Mapping[str, str], stack: str | None
 ) -> Surroundings:
-    """Return the surroundings; without a user the default, without a stack none.
+    """Return the values for a machine with the given stack, or with none (None).
 
-    Variables of openpilot in `environment` are passed on.
+    `user` defaults to `DEFAULT_USER`, or to openpilot's user if there is a stack. Variables of
+    openpilot in `environment` are passed on to the daemons.
 
     Raises:
-        UsageError: openpilot's user is not known, or a variable has a character that systemd would
-            read as something else.
+        UsageError: openpilot's user is unknown, or a variable has a character that systemd would
+            interpret.
     """
     if stack is None:
         return Surroundings(user or DEFAULT_USER)
@@ -222,7 +220,7 @@ def surroundings(
         user or owner_of_openpilot(stack),
         protect_home="read-only",
         tmp="PrivateTmp=no\nReadWritePaths=/tmp",
-        # That of openpilot: others read our rings as they read those of its own daemons.
+        # openpilot's own umask: other processes can read our rings as they read openpilot's.
         umask="0022",
         environment=passed,
         settings={"bus_address": "msgq:", "stack": stack, "camera_server": "visionipc:camerad"},
@@ -231,10 +229,10 @@ def surroundings(
 
 
 def owner_of_openpilot(stack: str) -> str:
-    """Return the user whose processes share memory and signals with ours.
+    """Return the user that openpilot runs as, so that the daemons can share its memory.
 
     Raises:
-        UsageError: nothing of openpilot's is found.
+        UsageError: openpilot's files are missing, or their owner has no name.
     """
     places = (Config(stack=stack).parameters(), OPENPILOT)
     for place in places:
@@ -247,15 +245,16 @@ def owner_of_openpilot(stack: str) -> str:
                     f"--user: expected a name of user {number}, who owns {place}, found none"
                 ) from None
     raise UsageError(
-        "--user: expected openpilot's, whom the daemon shares memory with; found none, as there is "
-        f"neither {places[0]} nor {places[1]}; name it, such as --user comma"
+        "--user: expected openpilot's user, with whom the daemon shares memory, found neither "
+        f"{places[0]} nor {places[1]}; name the user, such as --user comma"
     )
 
 
 def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list[Planned]:
-    """Return the files of a machine.
+    """Return the files to write on a machine.
 
-    `command` is the absolute path of ``modeld``, `config` the directory of the configurations.
+    `command` is the absolute path of ``modeld``, `config` the directory of the configurations and
+    `store` the model store.
     """
     units = resources.files("modeld") / "units"
     templates = {name: (units / name).read_text(encoding="utf-8") for name in around.service}
@@ -283,7 +282,7 @@ def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list
     return planned + [
         Planned(
             config / daemon.config,
-            # Of a fresh machine: every setting as a comment, but for these.
+            # All other settings are commented out.
             sample_config({"models_dir": store, "role": daemon.role, **around.settings}),
             kept=True,
         )
@@ -292,13 +291,13 @@ def plan(command: Path, config: Path, store: Path, around: Surroundings) -> list
 
 
 def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, str]:
-    """Write all files below `prefix`, or none; `force` replaces what somebody has changed.
+    """Write the planned files below `prefix`; `force` also replaces files with manual changes.
 
-    Each result is "written", "replaced", "unchanged" or "kept".
+    Returns for each path "written", "replaced", "unchanged" or "kept".
 
     Raises:
-        ChangedFileError: one of them was changed; nothing is written.
-        OSError: one cannot be read or written.
+        ChangedFileError: a file has manual changes. No file is written.
+        OSError: a file cannot be read or written.
     """
     done: dict[Path, str] = {}
     for one in planned:
@@ -314,7 +313,7 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
             done[path] = "replaced"
         else:
             raise ChangedFileError(
-                f"{path}: expected a file that install-unit wrote, found one that was changed; "
+                f"{path}: expected a file that install-unit wrote, found a changed one; "
                 "move your changes to a file of `systemctl edit`, for runit to conf beside it, or "
                 "replace it with --force"
             )
@@ -328,9 +327,9 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
 
 
 def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) -> str:
-    """Return what to do after the files are there."""
+    """Return the text of the next steps after `write`; the arguments are those of `plan`."""
     if prefix != Path("/"):
-        return f"next: copy what is below {prefix} to the machine"
+        return f"next: copy the files below {prefix} to the machine"
     settings = config / DAEMONS[0].config
     if around.service == RUNIT:
         groups = "-G video,render " if around.user == DEFAULT_USER else ""
@@ -350,18 +349,18 @@ def next_steps(prefix: Path, command: Path, config: Path, around: Surroundings) 
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """Put the values in their places, which are written @name@."""
+    """Return the template with each @name@ replaced by its value."""
     return re.sub(r"@(\w+)@", lambda place: values[place[1]], template)
 
 
 def _marked(text: str) -> str:
-    """Put the mark in front, but behind the line that says what runs a script."""
+    """Return the text with the mark as its first line, or as its second after `#!`."""
     script, text = text.partition("\n")[::2] if text.startswith("#!") else ("", text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return "\n".join([*filter(None, [script]), f"{MARK}{digest}", text])
 
 
 def _is_untouched(found: str) -> bool:
-    """Whether a file is as some version of this command wrote it."""
+    """Return whether a file is unchanged since a version of this command wrote it."""
     lines = found.splitlines(keepends=True)
     return found == _marked("".join(line for line in lines if not line.startswith(MARK)))

@@ -1,9 +1,10 @@
 """Create the keys of a bus between machines: DIRECTORY for bus_keys or --bus-keys.
 
-Writes own.key_secret, which never leaves the machine and which only its owner may read, own.key for
-others, and the empty directory peers. Existing files are kept. Machines whose own.key is in peers
-may listen to this machine; server.key is the own.key of the machine that this one listens to. Keys
-are used for addresses of other machines, including tcp://*.
+Writes own.key_secret, own.key and the empty directory peers. Only the owner may read
+own.key_secret, and it must never leave the machine; own.key is for other machines. Existing files
+are kept. Machines whose own.key is in peers may subscribe to this machine. server.key is the
+own.key of the machine that this one subscribes to. Keys are used for addresses of other machines,
+including tcp://*.
 
 Example:
   modeld keys /etc/modeld/keys
@@ -20,11 +21,11 @@ from tools.lib.json_output import print_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="made where it is not")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="created if missing")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make what is missing, and say what belongs where."""
+    """Create missing keys, and print which file to copy to which machine; return exit code 0."""
     directory: Path = args.directory
     is_new = make_keys(directory)
     keys = CurveKeys.read(directory)
@@ -41,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"{directory / PUBLIC_NAME}: {'made' if is_new else 'kept'}, {keys.public.decode()}")
-    print(f"{directory / PEERS_NAME}: {others} that may listen here")
+    print(f"{directory / PEERS_NAME}: {others} that may subscribe here")
     print(f"{directory / SERVER_NAME}: {'none' if keys.server is None else keys.server.decode()}")
     print(
-        f"next: copy {PUBLIC_NAME} to the other machine, as {PEERS_NAME}/NAME.key where this one "
-        f"listens to it, as {SERVER_NAME} where it listens to this one"
+        f"next: copy {PUBLIC_NAME} to the other machine, as {PEERS_NAME}/NAME.key if this machine "
+        f"subscribes to it, as {SERVER_NAME} if it subscribes to this machine"
     )
     return 0

@@ -1,5 +1,8 @@
 """``modeld make-model``: write the seeded example ONNX models.
 
+Their weights are random, so their outputs are meaningless; they are for tests and benchmarks. Equal
+seeds give equal bytes. --interface writes small models of another revision of openpilot's models.
+
 Example::
 
     modeld make-model models --seed 0
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 
     from tools.example_models import ExampleModel
 
-# Known without importing onnx, so that --help and its errors stay instant; a test compares them
-# with example_models.BUILDERS.
+# Listed here so that --help and usage errors do not import onnx, which is slow. A test compares the
+# names with example_models.BUILDERS.
 MODELS = ("vision", "policy")
 BENCHMARKS = (
     "vision_large",
@@ -64,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"also the {len(BENCHMARKS)} networks of the benchmarks",
     )
-    # Not of the group, whose usage would be one line that is too long.
+    # Not in the group, because its usage line would be too long.
     parser.add_argument(
         "--interface",
         metavar="NAME",
@@ -79,20 +82,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the models and list what was written.
+    """Write the models, list the written files and return exit code 0.
 
     Raises:
-        UsageError: an unknown interface, or no directory that can be written to.
+        UsageError: the interface is unknown, options conflict, or the directory is missing or not
+            writable.
     """
     if args.list_interfaces:
         return _list_interfaces(args.json)
     if args.directory is None:
         raise UsageError("DIR: missing; name the directory that the files go to")
-    # onnx is in the compile extra and slow to load; `--help` must not need it.
+    # onnx is in the compile extra and slow to import, so `--help` does not import it.
     from tools.example_models import write_interface, write_models
 
     if args.interface is not None and (args.benchmarks or args.model != "all"):
-        raise UsageError("--interface: expected neither --model nor --benchmarks beside it")
+        raise UsageError("--interface: expected neither --model nor --benchmarks with it")
     if args.interface is not None:
         written = write_interface(args.directory, args.interface, args.seed)
     else:

@@ -1,8 +1,8 @@
 """Show the parameters of the stack that concern a driving model, in words.
 
 The directory is the one that the daemon would read with the same settings: --params or the file of
---config, else by the stack's rule, PARAMS_ROOT and OPENPILOT_PREFIX. It is never written. Exit code
-1: the directory does not exist, or the daemon would reject a value in it.
+--config, else the stack's default directory with PARAMS_ROOT and OPENPILOT_PREFIX. It is only read.
+Exit code 1: the directory does not exist, or the daemon would reject a value in it.
 
 Example:
   modeld params
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the parameters; 1 if one of them cannot be used."""
+    """Print the parameters; return 1 if one of them cannot be used, else 0."""
     options = {"params_dir": (args.params, "--params"), "stack": (args.stack, "--stack")}
     given = [
         Given(key, str(value), option)

@@ -1,14 +1,14 @@
 """Run the daemon: frames and vehicle state in, modelV2, drivingModelData and cameraOdometry out.
 
 With a driver monitoring artifact it reads the driver camera's frames and publishes driverStateV2;
-run it next to the other. The driving daemon waits for a camera server's shared-memory frames and
-for carParams, from the bus or from a parameter of the stack; --demo needs no carParams. SIGTERM
-stops it cleanly (exit code 0), and so does SIGINT (130).
+run it next to the driving daemon. The driving daemon waits for a camera server's shared-memory
+frames and for carParams, from the bus or from a parameter of the stack; --demo needs no carParams.
+SIGTERM stops the daemon cleanly (exit code 0), and so does SIGINT (130).
 
 Each setting can be in the TOML file of --config, in an environment variable (MODELD_ and the
 setting in capitals: MODELD_BUS_ADDRESS, MODELD_REALTIME_PRIORITY), or in an option, here or with
---set; options win over variables, and variables over the file. modeld config --sample prints a file
-with all of them, modeld config those in force.
+--set. Options take precedence over variables, and variables over the file. modeld config --sample
+prints a file with all settings; modeld config prints the ones in force.
 
 Logs go to stderr, one line per record. -q logs errors only, -v everything, -vv with tracebacks.
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         code = getattr(error, "exit_code", None)
         if not isinstance(code, int):
             raise
-        # Like all else that a service says: in its format, with its priority, never waited for.
+        # Log the error like other records of the daemon: in its format, without blocking.
         with ServiceLog(format=config.log_format):
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
         return code

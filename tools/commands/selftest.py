@@ -5,8 +5,8 @@ Example::
     modeld selftest driving.pkl
     modeld selftest driving.pkl --device gpu --json
 
-``modeld compile`` puts it in: seeds, and what the model gives for them, computed without a device.
-The daemon runs it whenever it loads an artifact.
+``modeld compile`` adds the self-test: seeds of random inputs and the model's outputs for them,
+computed without a device. The daemon runs it whenever it loads an artifact.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the self-test and show it; returns 1 where it fails.
+    """Run the self-test and print its report; return 1 if it fails, else 0.
 
     Raises:
-        RuntimeFault: the artifact or the device is not right.
+        RuntimeFault: the artifact or the device cannot be used.
     """
     from runtime import load_program
     from runtime.run.selftest import ADVICE, run_self_test
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
 def _print(report: SelfTestReport, file: str) -> None:
     print(f"{file} on {report.device}: {report}")
     if not report.runs:
-        print("the artifact carries none; modeld compile puts one in unless told --no-selftest")
+        print(
+            "the artifact has no self-test; modeld compile adds one unless --no-selftest is given"
+        )
         return
     rows = [
         (

@@ -7,8 +7,8 @@ own model and without a fault in the last ten seconds. Exit code 1: one does not
 With --config, the settings of a daemon name the bus, and the model selected in the store is shown
 next to the running one: after a select they differ until the daemon reloads.
 
-With --watch it repeats until it is stopped, with stage times of the last ten seconds. With --json
-each report is one object.
+With --watch the command repeats until it is stopped, and shows stage times of the last ten seconds.
+With --json each report is one object.
 
 Example:
   modeld status
@@ -50,7 +50,7 @@ from tools.service.running_models import comparison
 
 logger = logging.getLogger(__name__)
 
-# Messages from the one that times of stages are counted from: ten seconds.
+# Number of messages to keep for the stage times of the last ten seconds: 10 intervals of 1 s.
 KEPT = 11
 CLEAR = "\x1b[H\x1b[2J"
 QUANTILES = {"p50": 0.5, "p99": 0.99}
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say how the daemons are."""
+    """Print the health of the daemons; return 0 if all are healthy, else 1."""
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         config = None
@@ -101,7 +101,7 @@ def _watch(ear: HealthEar, show: _Show, stop: StopSignals, args: argparse.Namesp
     kept: dict[str, deque[Health]] = {}
     heard: dict[str, Health] = {}
     while not stop.event.is_set():
-        # Who is there is known after the first time: who is not is not waited for again.
+        # After the first pass, wait only for the daemons that reported.
         heard = ear.listen(args.timeout, heard.keys() or SERVICES)
         if not heard and not stop.event.is_set():
             kept.clear()
@@ -121,7 +121,7 @@ def _silence(args: argparse.Namespace) -> str:
 
 
 class _Show:
-    """Prints what was heard."""
+    """Prints the reports of the daemons."""
 
     def __init__(self, args: argparse.Namespace, config: Config | None) -> None:
         self._as_json = args.json
@@ -162,7 +162,7 @@ class _Show:
         return int(any(problems.values()))
 
     def _models(self, heard: dict[str, Health]) -> dict[str, str]:
-        """Return what is selected and what runs, by service; what cannot be read is said."""
+        """Return a text about the selected and the running model, or an error, by service."""
         store = self._store
         if store is None:
             return {}
@@ -174,7 +174,7 @@ class _Show:
 
 
 def _stage_times(health: Health, earlier: Health | None) -> dict[str, Any]:
-    """Return the quantiles of each stage, ms."""
+    """Return the quantiles of each stage's time, in milliseconds."""
     bounds = health["stageBounds"]
     return {
         stage["name"]: {

@@ -2,11 +2,11 @@
 
 A model version is copied into the store with its digest, and run once before it is listed. The
 daemon runs the selected version if its configuration names models_dir and no model; the previous
-selection is kept. Select and roll back work only while the car is parked, that is, nobody on the
-bus reports that it drives. The daemon loads the selected version when it reloads, or at its next
-start. Roles: driving, fallback (takes over if the driving model fails), monitoring. list, show and
-remove listen on the bus for the running models. The sha256 is always the artifact's; artifacts of
-one program (a model compiled twice) share the program's digest.
+selection is kept. Select and rollback work only while the car is parked, that is, while no process
+on the bus reports that it drives. The daemon loads the selected version when it reloads, or at its
+next start. Roles: driving, fallback (takes over if the driving model fails), monitoring. list, show
+and remove listen on the bus for the running models. The sha256 is always the artifact's. Artifacts
+of one program (a model compiled twice) share the program's digest.
 
 Example:
   modeld models add driving.pkl --name example --version 1.2
@@ -59,7 +59,7 @@ _HEADER = (
     *("model", "version", "kind", "sha256", "program", "size"),
     *("added", "selected", "running", "sound"),
 )
-# Option -> the setting that it is.
+# Option -> the setting that it overrides.
 _SETTINGS = {
     "store": "models_dir",
     "bus": "bus_address",
@@ -72,17 +72,17 @@ _SETTINGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and the options of each."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    listing = _action(actions, "list", "show the models, what is selected and runs, what is sound")
-    show = _action(actions, "show", "show all that is known of a model, and where it came from")
+    listing = _action(actions, "list", "list the models, and which are selected, running and sound")
+    show = _action(actions, "show", "show all facts about a model and its lineage")
     show.add_argument("model", metavar="NAME[@VERSION]", help="the version")
     add = _action(actions, "add", "copy an artifact into the store, after checking and running it")
     add.add_argument("file", type=Path, help="driving or driver monitoring artifact")
     add.add_argument("--name", required=True, help="a-z 0-9 . _ -")
     add.add_argument("--version", required=True, help="a-z 0-9 . _ -")
-    verify = _action(actions, "verify", "check models to the last byte")
+    verify = _action(actions, "verify", "check every byte of stored models")
     verify.add_argument("models", nargs="*", metavar="NAME[@VERSION]", help="versions (all)")
     verify.add_argument("--run", action="store_true", help="run them on the device, too")
-    select = _action(actions, "select", "make a model the one that the daemon runs")
+    select = _action(actions, "select", "select the model that the daemon runs")
     select.add_argument("model", metavar="NAME[@VERSION]", help="the version")
     select.add_argument("--role", choices=ROLES, help="role (by the model's kind)")
     rollback = _action(actions, "rollback", "go back to the model that was selected before")
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked for; 4 if a model is found not to be sound."""
+    """Run the action and return the exit code: 4 if a stored model is damaged, else 0."""
     config = load_config(args.config, os.environ, _settings_given(args))
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
@@ -135,7 +135,7 @@ def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, metavar="TOML", help="settings file, for models_dir and the bus"
     )
-    # As those of modeld itself, which are read wherever they stand.
+    # The options of modeld itself, repeated so that they are accepted after the action, too.
     for short, long in (("-v", "--verbose"), ("-q", "--quiet")):
         parser.add_argument(short, long, action="count", default=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
@@ -143,11 +143,11 @@ def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
 
 
 def _runs(store: ModelStore, config: Config) -> list[Run]:
-    """Return what runs; of a bus that cannot be opened nothing is known, and that is said."""
+    """Return the running models; log a warning and return none if the bus cannot be opened."""
     try:
         return running_models(store, config)
     except (CerealError, ModeldError) as error:
-        logger.warning("what runs is not known: %s", error)
+        logger.warning("the running models are not known: %s", error)
         return []
 
 
@@ -170,7 +170,7 @@ def _list(store: ModelStore, runs: list[Run], *, as_json: bool) -> int:
     if not as_json:
         for run in runs:
             if not run.in_store:
-                print(f"{run.role} runs a model of another place: {printable(run.model)}")
+                print(f"{run.role} runs a model from outside the store: {printable(run.model)}")
     for entry in unsound:
         logger.error("%s", entry.problem)
     return StoreError.exit_code if unsound else 0
@@ -213,7 +213,7 @@ def _show(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _remove(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
-    # A damaged one is removed as well, so that its manifest is not asked for with a version.
+    # With a version the manifest is not read, so that a damaged model can be removed, too.
     model = ModelId.of(args.model) if "@" in args.model else store.find(args.model)
     roles = roles_of(str(model), _runs(store, config))
     if roles and not args.force:
@@ -294,7 +294,7 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
     )
     entries = [one for one in store.entries() if not one.problem]
     (entry,) = (one for one in entries if one.manifest and one.manifest.id == manifest.id)
-    # Of what was compiled twice the binaries differ, and with them all digests but the program's.
+    # Two compilations of one model differ in their binaries, so only the program digest is equal.
     alike = {
         one.directory.name: one.sha256 == entry.sha256
         for one in entries
@@ -326,7 +326,7 @@ def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
-    """Select or go back; the car is asked first."""
+    """Select a model or roll back, if the car is parked."""
     self_test = _self_test(config)
     if args.action == "select":
         model = store.find(args.model)
@@ -347,14 +347,14 @@ def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
 
 
 def _self_test(config: Config) -> SelfTest:
-    # Reading a list needs none of what runs a model.
+    # Imported here: listing models does not need the runtime.
     from tools.service.running_models import self_test_on
 
     return self_test_on(config.device)
 
 
 def _check_parked(config: Config, *, force: bool) -> None:
-    """Refuse, or with `force` warn, where the car drives."""
+    """Raise StoreError if the car drives; with `force`, log a warning instead."""
     transport = open_transport(config)
     if transport is None:
         return

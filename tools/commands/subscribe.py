@@ -1,13 +1,13 @@
 """Print the messages that arrive on the bus, and optionally log them.
 
 Prints one line per message of each SERVICE (the daemon's three by default). Stops after --count
-messages, on SIGTERM (exit code 0) or on SIGINT (130); with --timeout, silence for that long before
-the first or after any message ends it with exit code 1. So does a stop before the first message
-with --output, which writes no log then.
+messages, on SIGTERM (exit code 0) or on SIGINT (130). With --timeout, the command ends with exit
+code 1 when no message arrives for that long. With --output, a stop before the first message also
+gives exit code 1, and no log is written.
 
 With --json each line is one JSON object: service, logMonoTime, valid and the whole message, or only
-its --field values. The last line marks the end. It has no service, but the number of messages by
-service, the number left out as damaged or newer than the schema, and the log.
+its --field values. The last line is a summary without a service: the number of messages by service,
+the number left out because they are damaged or newer than the schema, and the path of the log.
 
 Example:
   modeld subscribe modelV2 --bus ipc:///run/modeld --every 20 --output live.rlog.zst
@@ -44,14 +44,14 @@ from tools.service.options import add_bus_arguments, open_bus
 
 logger = logging.getLogger(__name__)
 
-# How soon a signal is noticed.
+# Longest wait before signals are checked.
 POLL_MS = 100
-# How often it is looked for sockets that may not be used.
+# Interval of checks for sockets that refuse the connection.
 LOOK_S = 1.0
 
 
 class SilenceError(ToolError):
-    """Nothing arrived for as long as the caller was willing to wait."""
+    """No message arrived within the timeout."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="with --json: only this field and what is in it, as in position.x or laneLines[1].y; "
+        help="with --json: only this field and its members, such as position.x or laneLines[1].y; "
         "may be repeated (all)",
     )
     parser.add_argument(
@@ -84,11 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow the bus until told to stop."""
+    """Print and log messages until a signal, --count or --timeout; return the exit code."""
     printed = tuple(args.services) or OUTPUT_SERVICES
     if args.field and not args.json:
         raise UsageError("--field needs --json")
-    # Unknown names must fail here: a socket for them would stay silent for ever.
+    # Unknown names must fail here: a socket for them would never receive a message.
     names = [service(name).name for name in dict.fromkeys((*printed, *args.log_only))]
     printer = _Printer(printed, args.every, _selections(printed, args.field) if args.json else None)
     with ExitStack() as stack:
@@ -105,10 +105,10 @@ def run(args: argparse.Namespace) -> int:
                 break
         exit_code = stop.exit_code
         if log is not None and not printer.counts:
-            # By which the log is given up: one without messages would look like a success.
+            # The error discards the log: an empty one would look like a success.
             raise SilenceError(
                 f"bus: expected messages of {', '.join(names)} for {args.output}, found none until "
-                "this was stopped, and wrote no log; modeld status shows what runs on this address"
+                "this was stopped, and wrote no log; modeld status shows the daemons on this bus"
             )
     if args.json:
         output = str(args.output) if args.output else None
@@ -128,10 +128,10 @@ def _selections(names: Sequence[str], fields: Sequence[str]) -> Mapping[str, Sel
 
 
 class _Printer:
-    """Prints messages; services outside `printed` are only counted.
+    """Counts messages and prints those of the services `printed`, every `every`-th one.
 
-    `every` n-th message of each service is printed: as JSON with the `chosen` fields of each
-    service (None: all), as text for people if `chosen` is None.
+    `chosen` has the fields to print as JSON for each service (None or missing: all fields). If
+    `chosen` is None, messages are printed as text.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class _Printer:
         self._chosen = chosen
 
     def take(self, name: str, data: bytes) -> None:
-        """Count a message and print it if it is due; one that cannot be read is only counted."""
+        """Count a message and print it if it is due; a damaged one is counted and logged."""
         is_due = name in self._printed and self.counts[name] % self._every == 0
         self.counts[name] += 1
         if not is_due:
@@ -161,14 +161,14 @@ class _Printer:
     def _line(self, name: str, data: bytes) -> str:
         event = read_event(data)
         if self._chosen is not None:
-            # The event's own member: what comes on a service's socket may be another one.
+            # The event names its own member, which can differ from the socket's service.
             return json_line(member_name(event) or name, event, self._chosen.get(member_of(name)))
         with reading(name):
             return describe(name, event)
 
 
 def describe(name: str, event: Any) -> str:
-    """Return a message in one line: service, stamp, validity, and what it says most of all."""
+    """Return a message in one line: service, time in seconds, validity, and its main values."""
     message = content(event)
     stamp = f"{event.logMonoTime * 1e-9:.3f} s {'valid' if event.valid else 'INVALID'}"
     details = ""
@@ -209,7 +209,7 @@ def _receive(
     stop: StopSignals,
     timeout_s: float | None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (service, bytes) until a signal; SilenceError if nothing comes for ``timeout_s``."""
+    """Yield (service, bytes) until a signal; raise SilenceError after `timeout_s` without any."""
     waiting: Sequence[Subscriber] = list(subscribers.values())
     last = looked = monotonic()
     while not stop.event.is_set():

@@ -1,1 +1,1 @@
-"""Event logs compared field by field, aligned by frame id."""
+"""Compares event logs field by field, aligned by frame id."""

@@ -1,12 +1,14 @@
-"""Messages of two logs brought together: frame by frame, service by service.
+"""Pairs the messages of two logs, so that they can be compared.
 
-Both logs are read side by side, so memory holds only messages that wait for their counterpart, at
-most `MAX_WAITING_BYTES` of them for each log. Order within a log is free: messages of several
-frames may be interleaved in another way, and whole services may follow each other.
+`Aligner` reads both logs side by side and yields a `Pair` for each message that both have, and an
+`Unmatched` for the others. Memory holds only messages that wait for their counterpart, at most
+`MAX_WAITING_BYTES` for each log. The logs can order their messages differently, for example
+interleave messages of several frames or write one service after another.
 
-A message that belongs to a camera frame is matched by its frame id, where one id comes again by
-the number of that repetition. Others are matched by their ``logMonoTime`` where the first messages
-of both logs share some, as inputs that were only passed on do, else by their position.
+A message with a frame id is matched by that id; if an id repeats, the first is matched with the
+first, the second with the second, and so on. Other services are matched by ``logMonoTime`` if the
+first messages of both logs share some times, which is true of forwarded inputs. Otherwise they are
+matched by their position in the log.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from tools.messages.drive_log import DriveTime
 Side = Literal["left", "right"]
 Key = tuple[int, int]
 
-# A minute of modelV2 is 10 MiB: logs may order a minute of services as they like.
+# A minute of modelV2 is 10 MiB, so the order of services can differ within about a minute.
 MAX_WAITING_BYTES = 48 << 20
-# What reading a damaged message raises, at whatever depth.
+# Exceptions raised by reading a damaged message or one of its fields.
 UNREADABLE: tuple[type[Exception], ...] = (MessageError, *DAMAGED)
-# So many messages of a service without frame ids decide whether times are shared.
+# Number of messages, of a service without frame ids, that decide whether times are shared.
 _PROBE = 8
 
 
@@ -37,22 +39,22 @@ class Message:
     """One message of one log."""
 
     service: str  # name of the Event member
-    frame_id: int  # of its camera frame; -1 where it has none
-    position: int  # number of the message among those of its service in this log
-    repetition: int  # how many messages of the same frame id came before it
+    frame_id: int  # id of its camera frame; -1 without one
+    position: int  # index among the messages of its service in this log
+    repetition: int  # number of earlier messages with the same frame id
     time_ns: int  # ``logMonoTime``
-    data: bytes  # bytes of the Event
-    event: Any  # its reader
+    data: bytes  # serialized Event
+    event: Any  # reader of `data`
 
     @property
     def frame(self) -> int:
-        """What findings call it: the frame id, else the position."""
+        """The number of the message in findings: its frame id, or else its position."""
         return self.frame_id if self.frame_id >= 0 else self.position
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same message of both logs."""
+    """A message that both logs have."""
 
     left: Message
     right: Message
@@ -68,18 +70,19 @@ class Unmatched:
 
 @dataclass(slots=True)
 class Aligned:
-    """What was seen of the logs, complete when `align` has ended."""
+    """Counts of messages, complete when the iteration over an `Aligner` has ended."""
 
-    # Messages of each service of the left log that was chosen.
+    # Number of messages by compared service, in the left and in the right log.
     left: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)  # of the right log
-    evicted: int = 0  # messages that were given up because too many waited
+    right: Counter[str] = field(default_factory=Counter)
+    evicted: int = 0  # messages reported as unmatched because too many were waiting
 
 
 class _Log:
     """One of the logs while it is read.
 
-    `events`: bytes of each Event. `chooses`: whether a service is compared.
+    `events` are serialized Events. `chooses` returns whether a service is compared. `counts` is
+    updated with the number of messages by service.
     """
 
     def __init__(
@@ -131,19 +134,19 @@ class _Log:
         return Message(service, frame_id, position, repetition, event.logMonoTime, data, event)
 
     def put(self, key: Key, message: Message) -> None:
-        """Keep a message until its counterpart comes."""
+        """Keep a message until its counterpart arrives."""
         self.waiting.setdefault(message.service, {})[key] = message
         self.waiting_bytes += len(message.data)
 
     def take(self, service: str, key: Key) -> Message | None:
-        """Return the counterpart with that key, if it has come already."""
+        """Remove and return the waiting message with this key, or None."""
         message = self.waiting.get(service, {}).pop(key, None)
         if message is not None:
             self.waiting_bytes -= len(message.data)
         return message
 
-    def give_up_oldest(self) -> Message:
-        """Drop the message that waits longest in the service of which most wait."""
+    def evict_oldest(self) -> Message:
+        """Remove and return the oldest message of the service with the most waiting messages."""
         waiting = max(self.waiting.values(), key=len)
         message = waiting.pop(next(iter(waiting)))
         self.waiting_bytes -= len(message.data)
@@ -151,11 +154,13 @@ class _Log:
 
 
 class Aligner:
-    """Brings the messages of two logs together.
+    """Pairs the messages of two logs.
 
-    `left`: bytes of each Event of the reference. `right`: of what is compared with it. `chooses`:
-    whether a service is compared, by the name of its Event member. `max_waiting_bytes`: of messages
-    of one log without counterpart.
+    Args:
+        left: serialized Events of the reference.
+        right: serialized Events of the other log.
+        chooses: returns whether a service is compared, given the name of its Event member.
+        max_waiting_bytes: the most bytes of one log's messages that wait for a counterpart.
     """
 
     def __init__(
@@ -173,28 +178,28 @@ class Aligner:
 
     @property
     def unreadable(self) -> tuple[int, int]:
-        """Damaged events of the left and the right log, of which nothing is known."""
+        """The number of unreadable events in the left and in the right log."""
         return self._left.unreadable, self._right.unreadable
 
     @property
     def times(self) -> tuple[DriveTime, DriveTime]:
-        """The time of the left and the right log, as far as they were read."""
+        """The time spans of the left and the right log, up to the events read so far."""
         return self._left.time, self._right.time
 
     @property
     def first_valid(self) -> Mapping[str, Message]:
-        """The first valid message of each service of the left log, of those read so far."""
+        """The first valid message of each service in the left log, among the events read so far."""
         return self._left.first_valid
 
     def __iter__(self) -> Iterator[Pair | Unmatched]:
-        """Yield each message once: with its counterpart, or alone when there is none."""
+        """Yield each message once, with its counterpart or as unmatched."""
         while not (self._left.ended and self._right.ended):
             side = self._side()
             message = (self._left if side == "left" else self._right).next()
             if message is None:
                 continue
             yield from self._offer(side, message)
-            yield from self._relieve()
+            yield from self._evict()
         for service in sorted(set(self._left.probe) | set(self._right.probe)):
             yield from self._decide(service)
         for side, log in (("left", self._left), ("right", self._right)):
@@ -203,11 +208,11 @@ class Aligner:
                     yield Unmatched("left" if side == "left" else "right", message)
 
     def _side(self) -> Side:
-        """Return the log to read on: the one that is behind."""
+        """Return the log to read next: the one that is behind."""
         left, right = self._left, self._right
         if left.ended or right.ended:
             return "right" if left.ended else "left"
-        # One log may be far ahead in frame ids and yet behind, when ids start again.
+        # Compare waiting bytes first: after frame ids restart, the lower id can be further ahead.
         for ahead, behind in ((left, right), (right, left)):
             if ahead.waiting_bytes > self._limit // 2 > behind.waiting_bytes:
                 return "right" if ahead is left else "left"
@@ -235,11 +240,11 @@ class Aligner:
         return (message.time_ns, 0) if by_time else (message.position, 0)
 
     def _decide(self, service: str) -> Iterator[Pair | Unmatched]:
-        """Choose how a service is matched, and do it for what has come so far."""
+        """Choose how to match a service, and match its messages read so far."""
         left = self._left.probe.pop(service, [])
         right = self._right.probe.pop(service, [])
         shared = {message.time_ns for message in left} & {message.time_ns for message in right}
-        # Times that several messages share would not tell them apart.
+        # Times must be unique within each log to identify a message.
         unique = all(len({m.time_ns for m in log}) == len(log) for log in (left, right))
         self._by_time[service] = bool(shared) and unique
         sides: tuple[tuple[Side, _Log, list[Message]], ...] = (
@@ -256,7 +261,7 @@ class Aligner:
         counterpart = other.take(message.service, key)
         if counterpart is None:
             if key in own.waiting.get(message.service, {}):
-                yield Unmatched(side, message)  # a second message at the same time
+                yield Unmatched(side, message)  # another message with the same time waits
                 return
             own.put(key, message)
         elif side == "left":
@@ -264,8 +269,8 @@ class Aligner:
         else:
             yield Pair(counterpart, message)
 
-    def _relieve(self) -> Iterator[Unmatched]:
+    def _evict(self) -> Iterator[Unmatched]:
         for side, log in (("left", self._left), ("right", self._right)):
             while log.waiting_bytes > self._limit and any(log.waiting.values()):
                 self.seen.evicted += 1
-                yield Unmatched("left" if side == "left" else "right", log.give_up_oldest())
+                yield Unmatched("left" if side == "left" else "right", log.evict_oldest())

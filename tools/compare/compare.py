@@ -1,8 +1,9 @@
-"""Two event logs compared field by field, aligned by frame id, read once and side by side.
+"""Compares two event logs field by field, aligned by frame id.
 
-`compare_logs` takes files, `compare_events` any two series of Events, so that references which are
-stored in another form can be compared too. A `ServiceJudge` finds what differs in the pairs of
-messages of one service, by how much, and how it adds up.
+Both logs are read once, side by side. `compare_logs` compares two files and also their effect on
+the drive. `compare_events` compares two series of serialized Events, such as references stored in
+another format. Both return a `Comparison`, which lists the differences beyond the tolerances and
+the statistics of every field. A `ServiceJudge` compares the messages of one service.
 """
 
 from __future__ import annotations
@@ -53,40 +54,37 @@ from tools.compare.numbers import Numbers
 from tools.compare.tolerances import Tolerances, read_tolerances
 from tools.errors import CompareError, UsageError
 
-# What a daemon publishes, by daemon: one that publishes anything publishes all of it.
+# Services of each daemon. A daemon that publishes one of its services publishes all of them.
 DAEMON_OUTPUTS = (
     ("modelV2", "drivingModelData", "cameraOdometry"),
     ("driverStateV2",),
 )
 OUTPUT_SERVICES = tuple(name for group in DAEMON_OUTPUTS for name in group)
-# Whose messages hold the quantities of `tools.behaviour`.
+# The service whose messages hold the quantities of `tools.behaviour`.
 BEHAVIOUR_SERVICE = "modelV2"
 
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What is compared, and how strictly."""
+    """The services to compare, and how strictly."""
 
-    services: Sequence[str] | None = None  # names; None for the daemon's outputs
-    all_services: bool = False  # every service of the left log
-    # What may differ; the table of the package by default.
-    tolerances: Tolerances = field(default_factory=read_tolerances)
-    uncalibrated: bool = False  # also compare frames before the calibration
-    gates: Gates = field(default_factory=Gates)  # on what differences do to the drive
-    truth: Truth | None = None  # of the drive, where it is known
+    services: Sequence[str] | None = None  # names of services; None for the daemons' outputs
+    all_services: bool = False  # whether to compare every service
+    tolerances: Tolerances = field(default_factory=read_tolerances)  # default: the package's table
+    uncalibrated: bool = False  # whether to compare frames before the calibration, too
+    gates: Gates = field(default_factory=Gates)  # conditions on the effect on the drive
+    truth: Truth | None = None  # ground truth of a rendered drive
 
 
 def compare_logs(left: Path, right: Path, options: CompareOptions | None = None) -> Comparison:
-    """Compare two log files.
+    """Compare two log files; `left` is the reference.
 
-    `left`: the reference. `right`: what is compared with it. `options`: what is compared, and how
-    strictly. The result is what differs. A log that is cut off is compared as far as it goes, with
-    a warning.
+    A truncated log is compared up to its end, with a warning.
 
     Raises:
-        LogError: a file cannot be read or is no log.
+        LogError: a file cannot be read or is not a log.
         CompareError: the logs have nothing to compare.
-        UsageError: a service that does not exist.
+        UsageError: `options` name a service that does not exist.
     """
     texts: list[str] = []
     options = options or CompareOptions()
@@ -94,7 +92,7 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
     sides = BehaviourReader(), BehaviourReader()
     chosen = _chosen(options)
     if not chosen or BEHAVIOUR_SERVICE in chosen:
-        # Both behaviours are noted while the logs are read, which is once.
+        # The logs are read only once, so the behaviours are collected during the comparison.
         logs = sides[0].watch(logs[0]), sides[1].watch(logs[1])
     comparison = compare_events(*logs, options, (str(left), str(right)))
     true = None if options.truth is None else true_behaviour(options.truth)
@@ -110,21 +108,23 @@ def compare_events(
     options: CompareOptions | None = None,
     names: tuple[str, str] = ("left", "right"),
 ) -> Comparison:
-    """Compare two series of Events.
+    """Compare two series of serialized Events.
 
-    `left`: bytes of each Event of the reference, read once. `right`: of what is compared with it.
-    `options`: what is compared, and how strictly. `names`: of both, for messages. The result is
-    what differs.
+    Args:
+        left: the reference; iterated once.
+        right: the series to compare with it; iterated once.
+        options: the services to compare, and how strictly.
+        names: names of both sides, for messages.
 
     Raises:
-        CompareError: they have nothing to compare.
-        UsageError: a service that does not exist.
+        CompareError: there is nothing to compare.
+        UsageError: `options` name a service that does not exist.
     """
     return _Run(left, right, options or CompareOptions(), names).comparison()
 
 
 def _chosen(options: CompareOptions) -> frozenset[str]:
-    """Return the Event members that are compared; none for all."""
+    """Return the Event members to compare; an empty set means all."""
     if options.all_services:
         return frozenset()
     known = log.Event.schema.fields
@@ -136,7 +136,7 @@ def _chosen(options: CompareOptions) -> frozenset[str]:
             members = (name,)
         if not set(members) <= set(known) or name in ("logMonoTime", "valid"):
             raise UsageError(
-                f"service {name!r}: expected the name of a message, found none such; "
+                f"service {name!r}: expected the name of a message, found no such message; "
                 "see cereal/log.capnp"
             )
         chosen |= set(members)
@@ -144,7 +144,7 @@ def _chosen(options: CompareOptions) -> frozenset[str]:
 
 
 class _Run:
-    """One comparison."""
+    """The state of one comparison."""
 
     def __init__(
         self,
@@ -160,11 +160,11 @@ class _Run:
         self._frames: set[int] = set()
         self._skipped: Counter[str] = Counter()
         self._messages = 0
-        # Messages of one log only, by service: what became of the service is known at the end.
+        # Unmatched messages by service. Only at the end it is known whether a log lacks a service.
         self._alone: dict[str, Tallies] = {}
 
     def comparison(self) -> Comparison:
-        """Compare; the two series are read to their ends."""
+        """Read both series to their ends and return the comparison."""
         for item in self._aligner:
             if isinstance(item, Pair):
                 self._compare(item)
@@ -213,10 +213,10 @@ class _Run:
             tallies.add_discrete("extra", ("", ""), message, ("none", "a message"))
 
     def _is_uncalibrated(self, message: Message, *, of_right: bool = False) -> bool:
-        """Return whether a message is of a frame before the left log's first valid one.
+        """Return whether a message precedes the left log's first valid one of its service.
 
-        The daemon marks outputs valid from the frame on that has seen a calibration. Before it
-        they rest on transforms that are zero or left over, and mean nothing.
+        The daemon marks outputs as valid once it has a calibration. Earlier outputs use zero or
+        stale transforms and are meaningless.
         """
         if self._options.uncalibrated or message.service not in OUTPUT_SERVICES:
             return False
@@ -226,10 +226,10 @@ class _Run:
         return message.frame_id < first.frame_id if of_right else message.position < first.position
 
     def _one_sided(self) -> tuple[list[Tally], list[str]]:
-        """Return the findings about messages of one log only, and notes of services of one only.
+        """Return findings for unmatched messages, and notes about services that are not compared.
 
-        A service that the right log lacks altogether is a finding, unless its daemon said nothing
-        at all there: then it was not run.
+        A service that the right log lacks entirely is a finding, unless the right log has no
+        message of the same daemon: then that daemon was not run.
         """
         seen, found, notes = self._aligner.seen, [], []
         for service, tallies in self._alone.items():
@@ -275,7 +275,7 @@ class ServiceJudge:
 
     Args:
         service: name of the Event member.
-        tolerances: what may differ.
+        tolerances: permitted differences of each field.
     """
 
     def __init__(self, service: str, tolerances: Tolerances) -> None:
@@ -307,7 +307,7 @@ class ServiceJudge:
         self._numbers.add(layout, (left.frame, left.position), one.numbers, other.numbers)
 
     def finish(self) -> list[Tally]:
-        """Return what was found."""
+        """Complete the statistics and return the findings."""
         self._order.finish(self.tallies)
         self._numbers.finish()
         return self.tallies.all()
@@ -317,21 +317,21 @@ class ServiceJudge:
         return self._numbers.statistics()
 
     def series(self) -> list[FieldSeries]:
-        """Return what fields that differ at all did over the frames, after `finish`."""
+        """Return the values over the frames of each field that differs at all, after `finish`."""
         return self._numbers.series()
 
     def _cleared(self, message: Message) -> bytes:
         return cleared(message.data, self._ignored)
 
     def _flat(self, message: Message) -> Flat | None:
-        """Return the values of a message; None where it is damaged."""
+        """Return the values of a message, or None if it is damaged."""
         try:
             flat = flatten(message.event)
             valid = bool(message.event.valid)
         except UNREADABLE:
             return None
         flat.discrete.append(valid)
-        if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is
+        if not flat.shape[0]:  # no declared fields: compare the bytes
             flat.discrete.append(self._cleared(message))
         return flat
 
@@ -355,7 +355,7 @@ class ServiceJudge:
             pattern, exact = mismatch.place.pattern, mismatch.place.exact
             if pattern in noted:
                 continue
-            noted.add(pattern)  # a frame counts once for each field
+            noted.add(pattern)  # each frame counts once per field
             kind: FindingKind = "length" if mismatch.is_length else "type"
             texts = (mismatch.left, mismatch.right)
             self.tallies.add_discrete(kind, (pattern, exact), message, texts)
@@ -390,22 +390,23 @@ class ServiceJudge:
                 worst_relative=_share(off, here, there),
                 limit=tolerance.text,
             )
-            # What has no measure counts as worst.
+            # A difference without a size counts as the worst.
             worst = math.inf if math.isnan(score) else score
             self.tallies.add(Tally(finding, worst, message.position))
 
 
 def _share(off: float, here: Discrete, there: Discrete) -> float:
-    """Return a difference over the larger magnitude; NaN where it is none of integers."""
+    """Return a difference of integers relative to the larger magnitude; NaN for other values."""
     if isinstance(here, int) and isinstance(there, int) and off > 0:
         return off / max(abs(here), abs(there))
     return math.nan
 
 
 def _measured_times(fields: Fields) -> list[str]:
-    """Return the fields that are cleared before bytes are compared: they differ in every run.
+    """Return the ignored fields with measured durations, which differ in every run.
 
-    Others that are ignored only cost a closer look.
+    They are cleared before bytes are compared, so that equal messages are recognized quickly. For
+    other ignored fields the values are compared.
     """
     names = ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
     return [name for name in names if fields.tolerance(name).ignore]

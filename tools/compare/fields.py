@@ -1,12 +1,14 @@
-"""Messages as one array of numbers and one list of other values, with their layout.
+"""Flattens messages to one array of numbers and one list of other values.
 
-Messages of one shape have the same value at the same index, so that many frames can be compared as
-arrays; what stands where is worked out once per shape. Which fields there are comes from the
-schema (`tools.messages.message_values`): a field that is declared tomorrow is compared tomorrow.
+    laneLines[1].y: [0.5, 0.6], valid: true   ->   numbers [0.5, 0.6], discrete [true]
 
-`pair_layout` matches the values of two messages of possibly different shapes. `cleared` returns the
-bytes of a message without what is ignored, so that equal messages are seen without reading them; a
-field that cannot be found where messages of ours have it is left as it is.
+Messages of one shape (equal paths and list lengths) have the same field at the same index, so that
+many frames can be compared as arrays. The layout, the field at each index, is determined once per
+shape. Fields come from the schema (`tools.messages.message_values`), so new fields are included.
+
+`pair_layout` matches the values of two messages, whose shapes can differ. `cleared` returns the
+bytes of a message with some fields zeroed, so that equal messages can be recognized without
+reading them.
 """
 
 from __future__ import annotations
@@ -26,40 +28,40 @@ from tools.messages.event_bytes import Span, Structure, span_of, structure_at
 from tools.messages.message_values import flatten_message, has_field
 
 Discrete = bool | int | str | bytes
-# Of each column of a message its path, and the length of its list, -1 for a single value.
+# The path of each field of a message, and the length of its list (-1 for a single value).
 Shape = tuple[tuple[str, ...], tuple[int, ...]]
 
-# Bytes that are float32 values, little endian.
+# A field of bytes that hold little-endian float32 values.
 _FLOAT_BYTES = "rawPredictions"
 _SINGLE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands: ``laneLines[].y`` and ``laneLines[1].y[32]``."""
+    """The path of a value in its message."""
 
-    pattern: str
-    exact: str
+    pattern: str  # without indices: ``laneLines[].y``
+    exact: str  # with indices: ``laneLines[1].y[32]``
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
     """The values of one message."""
 
-    numbers: NDArray[np.float64]  # (n,) float64, all that a double holds exactly
-    # Flags, enumerants, texts, bytes, and integers that a double may not hold.
+    numbers: NDArray[np.float64]  # (n,) all numbers that a float64 represents exactly
+    # Flags, enumerants, texts, bytes, and integers too large for a float64.
     discrete: list[Discrete]
-    shape: Shape  # equal shapes have equal layouts
+    shape: Shape  # messages of equal shapes have equal layouts
 
 
 @dataclass(slots=True)
 class Layout:
-    """What the values of all messages of one shape are."""
+    """The places of the values in all messages of one shape."""
 
-    numbers: list[Place] = field(default_factory=list)
-    discrete: list[Place] = field(default_factory=list)  # of each discrete value
+    numbers: list[Place] = field(default_factory=list)  # place of each number
+    discrete: list[Place] = field(default_factory=list)  # place of each discrete value
     lists: dict[str, int] = field(default_factory=dict)  # exact path of each list -> its length
-    paths: list[str] = field(default_factory=list)  # of all columns
+    paths: list[str] = field(default_factory=list)  # exact path of each field
 
 
 @cache
@@ -70,14 +72,12 @@ def has_frame_id(service: str) -> bool:
 
 @cache
 def pattern_of(path: str) -> str:
-    """Return a path without indices: ``laneLines[1].y`` is one of ``laneLines[].y``."""
+    """Return a path without indices: ``laneLines[1].y`` -> ``laneLines[].y``."""
     return re.sub(r"\[\d+\]", "[]", path)
 
 
 def flatten(event: Any) -> Flat:
-    """Return the values of a message.
-
-    `event`: its reader.
+    """Return the values of a message, given the reader of its Event.
 
     Raises:
         MessageError: the message is damaged.
@@ -117,7 +117,7 @@ def _fits_double(dtype: np.dtype[Any]) -> bool:
 
 
 def layout_of(event: Any) -> Layout:
-    """Return what stands where in a message, and so in all messages of its shape.
+    """Return the layout of a message, which all messages of its shape share.
 
     Raises:
         MessageError: the message is damaged.
@@ -149,14 +149,14 @@ def _elements(place: Place, count: int) -> list[Place]:
 
 
 def _count_lists(path: str, lists: dict[str, int]) -> None:
-    """Note the lists of structures on the way to a path: ``laneLines[3].y`` makes four of them."""
+    """Update the lengths of lists of structures: ``laneLines[3].y`` implies four ``laneLines``."""
     for found in re.finditer(r"\[(\d+)\]", path):
         name = path[: found.start()]
         lists[name] = max(lists.get(name, 0), int(found[1]) + 1)
 
 
 class Fields:
-    """The numeric fields of a service, numbered as they appear, with their tolerances."""
+    """The fields of a service: a row number for each numeric one, and their tolerances."""
 
     def __init__(self, service: str, tolerances: Tolerances) -> None:
         self.service = service
@@ -165,49 +165,51 @@ class Fields:
         self._known: dict[str, Tolerance] = {}
 
     def tolerance(self, pattern: str) -> Tolerance:
-        """Return what is allowed of a field."""
+        """Return the tolerance of a field, given its path without indices."""
         if pattern not in self._known:
             self._known[pattern] = self._tolerances.of(self.service, pattern)
         return self._known[pattern]
 
     def row(self, pattern: str) -> int:
-        """Return the number of a field."""
+        """Return the row number of a field; a new field gets the next number."""
         return self.rows.setdefault(pattern, len(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that one message has and the other has not."""
+    """A structural difference of two messages."""
 
-    is_length: bool  # lists of other lengths, else other members of a union
+    is_length: bool  # True: lists of different lengths; False: different members of a union
     place: Place
-    left: str  # what the left message has, as text
-    right: str
+    left: str  # length or presence in the left message, as text
+    right: str  # the same of the right message
 
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """What stands where in the messages of two shapes."""
+    """The common values of messages of two shapes: c numbers (columns) of f fields.
 
-    # (c,) index of each number in the left message; those of a field stand together.
-    left: NDArray[np.intp]
-    right: NDArray[np.intp]  # (c,) the same in the right message
-    places: Sequence[str]  # of each number, with indices
-    rows: NDArray[np.intp]  # (f,) number of each field that occurs
-    starts: NDArray[np.intp]  # (f,) first column of each
-    absolute: NDArray[np.float64]  # (c,) tolerance
-    relative: NDArray[np.float64]  # (c,) tolerance
-    # Indices of a discrete value in both messages, its place and tolerance.
+    The columns of one field are adjacent.
+    """
+
+    left: NDArray[np.intp]  # (c,) index of each number in the left message
+    right: NDArray[np.intp]  # (c,) index of each number in the right message
+    places: Sequence[str]  # exact path of each number
+    rows: NDArray[np.intp]  # (f,) row number of each field
+    starts: NDArray[np.intp]  # (f,) first column of each field
+    absolute: NDArray[np.float64]  # (c,) absolute tolerance
+    relative: NDArray[np.float64]  # (c,) relative tolerance
+    # Index in the left and in the right message, place, and tolerance of each discrete value.
     discrete: Sequence[tuple[int, int, Place, Tolerance]]
-    mismatches: Sequence[Mismatch]  # what only one of them has
+    mismatches: Sequence[Mismatch]  # values that only one message has
 
 
 def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:
-    """Put the layouts of two shapes beside each other; fields that are ignored are left out."""
+    """Return the common values and the mismatches of two layouts, without ignored fields."""
     numbers = _common(one.numbers, other.numbers, fields)
     for _, _, place in numbers:
         fields.row(place.pattern)
-    # Stable, so that the values of a field stay in their order.
+    # The sort is stable, so the values of a field keep their order.
     numbers.sort(key=lambda entry: fields.row(entry[2].pattern))
     rows = np.array([fields.row(place.pattern) for _, _, place in numbers], np.intp)
     starts = np.flatnonzero(np.diff(rows, prepend=-1)).astype(np.intp)
@@ -232,7 +234,7 @@ def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:
 def _common(
     one: Sequence[Place], other: Sequence[Place], fields: Fields
 ) -> list[tuple[int, int, Place]]:
-    """Return the places that both have and that are compared, with their indices."""
+    """Return (index in one, index in the other, place) of the common places not ignored."""
     there = {place.exact: index for index, place in enumerate(other)}
     return [
         (index, there[place.exact], place)
@@ -245,7 +247,7 @@ def _other_lengths(one: Layout, other: Layout) -> list[Mismatch]:
     result = []
     for path in dict.fromkeys((*one.lists, *other.lists)):
         left, right = one.lists.get(path, 0), other.lists.get(path, 0)
-        # What is missing with its parent is not said again.
+        # If the parent is missing, only the parent is reported.
         if left != right and not _lacks_parent(path, one, other):
             place = Place(pattern_of(path), path)
             result.append(Mismatch(True, place, _items(left), _items(right)))
@@ -257,7 +259,7 @@ def _items(count: int) -> str:
 
 
 def _lacks_parent(path: str, one: Layout, other: Layout) -> bool:
-    """Return whether a path lies in an element of a list that only one of them has."""
+    """Return whether a path belongs to a list element that only one layout has."""
     end = path.rfind("]")
     while end >= 0:
         start = path.rfind("[", 0, end)
@@ -269,7 +271,7 @@ def _lacks_parent(path: str, one: Layout, other: Layout) -> bool:
 
 
 def _other_members(one: Layout, other: Layout) -> list[Mismatch]:
-    """Return what only one has although it is in no list: it is of another union member."""
+    """Return the paths outside of lists that only one has: they belong to another union member."""
     result = []
     for has, lacks, texts in (
         (one, other, ("there", "another member")),
@@ -284,11 +286,11 @@ def _other_members(one: Layout, other: Layout) -> list[Mismatch]:
 
 
 def spans_of(service: str, names: Sequence[str]) -> list[Span]:
-    """Return where plain fields stand in the messages of a service; those of other types nowhere.
+    """Return the byte ranges of fixed-size fields in the messages of a service.
 
     Args:
         service: name of the Event member.
-        names: fields at the top of its message; ones that it does not have are left out.
+        names: top-level fields. Missing fields and fields of variable size are left out.
     """
     member = log.Event.schema.fields[service]
     if member.proto.slot.type.which() != "struct":
@@ -299,11 +301,11 @@ def spans_of(service: str, names: Sequence[str]) -> list[Span]:
 
 
 def cleared(data: bytes, spans: Sequence[Span]) -> bytes:
-    """Return an Event's bytes with ``logMonoTime`` and some of its message's fields zeroed.
+    """Return an Event's bytes with ``logMonoTime`` and the fields at `spans` zeroed.
 
     Args:
-        data: the framed message.
-        spans: from `spans_of`.
+        data: the framed message. It is returned as it is if its structure has an unusual form.
+        spans: byte ranges from `spans_of`.
     """
     result = bytearray(data)
     root = structure_at(data)
@@ -318,7 +320,7 @@ def cleared(data: bytes, spans: Sequence[Span]) -> bytes:
 
 
 def _clear(result: bytearray, body: Structure, span: Span) -> None:
-    """Zero a field, unless the writer's structure is older and ends before it."""
+    """Zero a field, unless the writer's schema is older and lacks it."""
     at, size = body.start + span[0], span[1]
     if at + size <= body.pointers_start:
         result[at : at + size] = bytes(size)

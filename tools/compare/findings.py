@@ -1,7 +1,8 @@
-"""The findings of a comparison of two logs: counted, summed up, and described.
+"""The result of comparing two logs: findings, statistics, and their description.
 
-`Tallies` counts one finding for each kind and field, however many frames have it. A `Comparison`
-holds plain values that are stored and drawn; functions describe it for people and for machines.
+A `Finding` is one kind of difference in one field, with the number of frames that have it;
+`Tallies` counts them. A `Comparison` holds all results as plain values. `describe_text` and
+`describe_json` return it as text and as plain data.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from tools.lib.terminal import format_table, printable
 from tools.messages.drive_log import DriveTime
 
 FindingKind = Literal[
-    "missing",  # a frame, or a message, of the left log that the right one lacks
-    "extra",  # the other way round
-    "repeated",  # a frame id that comes twice in the right log only
-    "reordered",  # the same frames in another order
+    "missing",  # a message of the left log that the right log lacks
+    "extra",  # a message of the right log that the left log lacks
+    "repeated",  # a frame id that occurs twice in the right log only
+    "reordered",  # a frame at another position in the order
     "value",  # numbers, texts or enumerants beyond the tolerance
-    "nonfinite",  # NaN or infinity on one side, or of another kind
+    "nonfinite",  # NaN or infinity on one side, or different ones on both
     "length",  # lists of different lengths
-    "type",  # a union member or a structure that the other side does not have
-    "shift",  # each value within its tolerance, but all of them moved to one side
+    "type",  # a union member or a structure that the other side lacks
+    "shift",  # values within their tolerance, but all of them moved to one side
 ]
-# What each kind of finding means, for people. The first kinds matter most: what follows is often
-# their consequence.
+# The meaning of each kind, as shown to users. The order is the order of findings: the first kinds
+# matter most, because they often cause the others.
 KIND_TEXTS: dict[FindingKind, str] = {
     "missing": "messages that only the first log has",
     "extra": "messages that only the second log has",
-    "repeated": "frames that come twice in the second log",
+    "repeated": "frames that occur twice in the second log",
     "reordered": "frames in another order",
-    "type": "another member of a union, or damaged",
-    "length": "lists of other lengths",
+    "type": "different members of a union, or damaged",
+    "length": "lists of different lengths",
     "nonfinite": "NaN or infinity on one side",
     "value": "beyond the tolerance",
     "shift": "within the tolerance, but all to one side",
@@ -52,106 +53,107 @@ _MAX_TEXT = 40
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between the logs, summed up over all frames."""
+    """One kind of difference in one field, over all frames.
 
-    kind: FindingKind  # what differs
-    service: str  # e.g. ``modelV2``
-    # Path below the service, lists as ``[]``: ``laneLines[].y``; "" for whole messages; ``valid``
-    # of the Event is ``.valid``.
+    Frames are given by frame id, or by position for messages without one.
+    """
+
+    kind: FindingKind
+    service: str  # for example ``modelV2``
+    # Path below the service without indices, such as ``laneLines[].y``. "" is the message itself,
+    # and ``.valid`` is the Event's ``valid``.
     field: str
-    frames: int  # how many frames have it
-    first_frame: int  # frame id of the first one; -1 where messages have none (then a position)
-    worst_frame: int  # frame id of the largest one
-    worst_place: str  # where in that frame, with indices: ``laneLines[1].y[32]``
-    left: str  # value there, in the left log, as text
-    right: str  # value there, in the right log
-    worst_absolute: float  # |left - right| there; NaN where it has no meaning
-    worst_relative: float  # the same over the larger magnitude; NaN where it has no meaning
+    frames: int  # number of frames with this difference
+    first_frame: int  # the first of them
+    worst_frame: int  # the frame with the largest difference
+    worst_place: str  # path of the largest difference, with indices: ``laneLines[1].y[32]``
+    left: str  # value at that place in the left log, as text
+    right: str  # value at that place in the right log, as text
+    worst_absolute: float  # |left - right| at that place; NaN if it has no meaning
+    worst_relative: float  # the same relative to the larger magnitude; NaN if it has no meaning
     limit: str  # the tolerance as text: ``abs 1e-3, rel 1e-2``
 
 
 @dataclass(frozen=True, slots=True)
 class FieldStatistics:
-    """How one field differs over all frames, also where it stays within its tolerance."""
+    """Statistics of the differences of one numeric field over all frames."""
 
-    service: str  # e.g. ``modelV2``
+    service: str  # for example ``modelV2``
     field: str  # path as in `Finding`
-    values: int  # numbers compared
-    differing: int  # of them, not bit-equal
+    values: int  # number of compared values
+    differing: int  # number of values that are not bit-equal
     mean_difference: float  # mean of right - left
-    standard_error: float  # of that mean, over frames
-    rms_difference: float  # root of the mean square
+    standard_error: float  # standard error of that mean, over frames
+    rms_difference: float  # root mean square of right - left
     largest: float  # the largest |right - left|
     drift_per_frame: float  # slope of the frames' mean difference over the frame number
-    left_rms: float  # size of the left values, to judge the rest by
+    left_rms: float  # root mean square of the left values
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSeries:
-    """What one field that differs at all did over the frames; thinned out in long logs."""
+    """The values of one field that differs, over the frames; long logs are thinned out."""
 
-    service: str  # e.g. ``modelV2``
+    service: str  # for example ``modelV2``
     field: str  # path as in `Finding`
-    frames: NDArray[np.int64]  # (n,) int64 frame ids, or positions
-    # (n,) float64 mean of the field's values in the left log; NaN where it has none.
-    left: NDArray[np.float64]
-    right: NDArray[np.float64]  # (n,) the same of the right log
-    # (n,) the largest |right - left| of a frame, kept of frames that are left out.
+    frames: NDArray[np.int64]  # (n,) frame ids, or positions
+    left: NDArray[np.float64]  # (n,) mean of the field's left values in a frame; NaN without any
+    right: NDArray[np.float64]  # (n,) mean of its right values
+    # (n,) largest |right - left|, including the omitted frames after each frame.
     largest: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two logs compared."""
+    """The result of comparing two logs."""
 
     left: str  # name of the reference
-    right: str  # name of what is compared with it
-    frames: int  # frame ids that both have and that were compared
-    skipped: int  # frames before the calibration, which are not compared
-    messages: int  # messages compared, of all services
-    findings: Sequence[Finding]  # worst first; none means that the logs agree
-    statistics: Sequence[FieldStatistics]  # of every numeric field
-    # What a user should know: truncated logs, services of one side only that are ignored.
-    warnings: Sequence[str]
-    series: Sequence[FieldSeries] = ()  # of every numeric field that differs at all, for plots
-    # What the difference does to the drive, and gates on it.
+    right: str  # name of the other log
+    frames: int  # number of compared frame ids
+    skipped: int  # number of frames before the calibration, which are not compared
+    messages: int  # number of compared messages of all services
+    findings: Sequence[Finding]  # worst first; empty if the logs agree
+    statistics: Sequence[FieldStatistics]  # one for every numeric field
+    warnings: Sequence[str]  # for example truncated logs, or services that only one side has
+    series: Sequence[FieldSeries] = ()  # one for every numeric field that differs, for plots
+    # The effect of the difference on the drive, and the gates on it.
     behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
-    # Of both logs.
+    # The time spans of both logs.
     times: tuple[DriveTime, DriveTime] = field(default_factory=lambda: (DriveTime(), DriveTime()))
-    # What both models wanted, frame by frame, for judging several drives as one; None where nobody
-    # noted it.
+    # The behaviours of both models, frame by frame, to judge several drives together; None if they
+    # were not collected.
     sides: Sides | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs beyond what is allowed."""
+        """Whether no finding fails and all gates hold."""
         return not self.failing and self.behaviour.holds
 
     @property
     def failing(self) -> list[Finding]:
-        """The findings that no gate stands in for."""
-        stands_in = self.behaviour.stands_in_for
-        return [one for one in self.findings if not stands_in(one.kind, one.field)]
+        """The findings that no gate overrides."""
+        overrides = self.behaviour.overrides
+        return [one for one in self.findings if not overrides(one.kind, one.field)]
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A finding with what it is sorted by."""
+    """A finding with its sort keys."""
 
-    finding: Finding  # as it will be reported
-    score: float  # how bad the worst frame is, in tolerances; infinite where there is no measure
-    first: int  # position in its log of the first frame that has it
+    finding: Finding
+    score: float  # worst difference / tolerance; infinite for values without a distance
+    first: int  # position in its log of the first message with the finding
 
 
 class Tallies:
-    """Counts findings of one service."""
+    """Counts the findings of one service."""
 
     def __init__(self, service: str) -> None:
         self.service = service
         self._found: dict[tuple[FindingKind, str], Tally] = {}
 
     def add(self, tally: Tally) -> None:
-        """Add some frames that have a finding."""
+        """Add a finding; one of the same kind and field is merged with it."""
         finding = tally.finding
         key = (finding.kind, finding.field)
         known = self._found.get(key)
@@ -174,10 +176,14 @@ class Tallies:
         texts: tuple[str, str],
         limit: str = "exact",
     ) -> None:
-        """Add one frame whose difference has no measure; the first such frame stands for all.
+        """Add a difference that has no distance; the finding shows the first such frame.
 
-        `place`: pattern and exact place. `message`: of the log that has the frame. `texts`: left
-        and right. `limit`: the tolerance.
+        Args:
+            kind: the kind of finding.
+            place: the path without and with indices.
+            message: the message with the difference.
+            texts: the left and the right value as text.
+            limit: the tolerance as text.
         """
         frame, (pattern, exact) = message.frame, place
         nan = math.nan
@@ -187,11 +193,11 @@ class Tallies:
         self.add(Tally(finding, math.inf, message.position))
 
     def has(self, kind: FindingKind, field: str) -> bool:
-        """Return whether there is such a finding."""
+        """Return whether there is a finding of this kind in this field."""
         return (kind, field) in self._found
 
     def all(self) -> list[Tally]:
-        """Return what was found, in no order."""
+        """Return all findings, in no particular order."""
         return list(self._found.values())
 
 
@@ -200,7 +206,7 @@ def _badness(tally: Tally) -> tuple[float, int]:
 
 
 def sorted_findings(tallies: Iterable[Tally]) -> list[Finding]:
-    """Return findings worst first."""
+    """Return the findings of `tallies`, worst first."""
     kinds = list(KIND_TEXTS)
     ranked = sorted(
         tallies, key=lambda t: (kinds.index(t.finding.kind), -t.score, t.first, t.finding.field)
@@ -210,7 +216,7 @@ def sorted_findings(tallies: Iterable[Tally]) -> list[Finding]:
 
 
 def shown(value: object) -> str:
-    """Return a value for people, in one line that is not long."""
+    """Return a value as a short text."""
     text = value if isinstance(value, str) else value.hex() if isinstance(value, bytes) else None
     if text is None:
         return repr(value) if isinstance(value, float) else str(value).lower()
@@ -220,9 +226,9 @@ def shown(value: object) -> str:
 
 
 class Order:
-    """Counts frames that come in another order, from the positions of both messages of pairs."""
+    """Finds frames whose order differs, from the positions of paired messages."""
 
-    # Pairs complete in any order; so many are sorted before they are looked at.
+    # Pairs arrive out of order. This many are sorted by position before the first is checked.
     _HORIZON = 2048
 
     def __init__(self) -> None:
@@ -230,20 +236,20 @@ class Order:
         self._last = -1
 
     def add(self, pair: Pair, tallies: Tallies) -> None:
-        """Take note of a pair."""
+        """Add a pair; findings are added to `tallies`."""
         entry = (pair.left.position, pair.right.position, pair.left.frame)
         heapq.heappush(self._waiting, entry)
         if len(self._waiting) > self._HORIZON:
             self._look(tallies)
 
     def finish(self, tallies: Tallies) -> None:
-        """Look at the rest."""
+        """Check the remaining pairs."""
         while self._waiting:
             self._look(tallies)
 
     def _look(self, tallies: Tallies) -> None:
         left, right, frame = heapq.heappop(self._waiting)
-        # A frame that was delayed is one finding, not one for each frame that overtook it.
+        # A delayed frame counts once, not once for each frame that overtook it.
         if right < self._last:
             nan = math.nan
             text = (f"message {left}", f"message {right}")
@@ -255,7 +261,7 @@ class Order:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return one line: whether the logs agree, and how much was compared."""
+    """Return one line that says whether the logs agree, and how much was compared."""
     compared = (
         f"{count_text(comparison.messages, 'message')} of "
         f"{count_text(comparison.frames, 'frame')} compared"
@@ -280,16 +286,13 @@ def verdict(comparison: Comparison) -> str:
 
 
 def first_difference(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that comes first in the log; shifts have no beginning."""
+    """Return the finding with the first frame in the log; shifts do not count."""
     dated = [finding for finding in findings if finding.kind != "shift"]
     return min(dated, key=lambda finding: finding.first_frame, default=None)
 
 
 def describe_text(comparison: Comparison, limit: int) -> str:
-    """Return the comparison for people.
-
-    `comparison`: what was found. `limit`: findings to show.
-    """
+    """Return the comparison as text that shows at most `limit` findings."""
     lines = [f"warning: {printable(warning)}" for warning in comparison.warnings]
     lines.append(verdict(comparison))
     left, right = (time.text() for time in comparison.times)
@@ -334,12 +337,12 @@ def finding_row(finding: Finding) -> tuple[str, ...]:
 
 
 def name_of(finding: Finding | FieldStatistics) -> str:
-    """Return service and field as one name, as ``--ignore`` and the table take it."""
+    """Return service and field as one name, in the form of ``--ignore`` and the tables."""
     return f"{finding.service}.{finding.field}" if finding.field else finding.service
 
 
 def short_number(text: str) -> str:
-    """Return a number with the digits of a float32; other text as it is."""
+    """Return a number with the precision of a float32, and other text unchanged."""
     try:
         return f"{float(text):{_SHOWN_NUMBER}}" if "." in text or "e" in text else text
     except ValueError:
@@ -359,7 +362,7 @@ def _hint(findings: Sequence[Finding]) -> str:
 
 
 def _largest_share(statistics: Sequence[FieldStatistics]) -> list[str]:
-    """Return a line about the field that differs most against its own size."""
+    """Return a line about the field with the largest difference relative to its values."""
     differing = [field for field in statistics if field.differing and field.left_rms > 0]
     if not differing:
         return []
@@ -369,7 +372,7 @@ def _largest_share(statistics: Sequence[FieldStatistics]) -> list[str]:
 
 
 def describe_json(comparison: Comparison) -> dict[str, Any]:
-    """Return everything that was found as plain values; series are left to the page."""
+    """Return the comparison as plain data, without the series."""
     return {
         "left": comparison.left,
         "right": comparison.right,

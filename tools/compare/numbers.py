@@ -1,6 +1,7 @@
-"""The numbers of one service: differences against tolerances, statistics, series for plots.
+"""Compares the numbers of one service: findings, statistics, and series for plots.
 
-Frames are collected and compared as arrays, `BLOCK` at a time.
+`Numbers` collects pairs of messages and compares them as arrays of `BLOCK` frames. Differences
+beyond the tolerances are added to `Tallies`.
 """
 
 from __future__ import annotations
@@ -18,46 +19,46 @@ from tools.compare.running import BatchMeans, Series, Slope, Totals, is_shift
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# Frames compared at once: arrays of about a MiB, which stay in the cache.
+# Number of frames compared together: their arrays of about 1 MiB stay in the cache.
 BLOCK = 64
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Messages of one layout that wait to be compared."""
+    """Pairs of messages with one layout that are not yet compared."""
 
-    frames: list[tuple[int, int]] = field(default_factory=list)
+    frames: list[tuple[int, int]] = field(default_factory=list)  # (frame id, position)
     left: list[Floats] = field(default_factory=list)
     right: list[Floats] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Worst:
-    """The value of a field that is furthest off, in tolerances where there are any."""
+    """The largest difference of a field."""
 
-    score: float
-    frame: int
-    place: str
+    score: float  # difference / tolerance, or the difference if the tolerance is 0
+    frame: int  # frame id or position
+    place: str  # path with indices
     left: float
     right: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some frames beside each other: (k, c) arrays, k frames, c numbers."""
+    """The comparison of k frames with c numbers each; all arrays are (k, c)."""
 
-    left: Floats  # values
-    right: Floats  # values
-    finite: Bools  # both are
-    difference: Floats  # right - left, 0 where not finite
-    limit: Floats  # the tolerance of each
-    differs: Bools  # beyond it
-    odd: Bools  # one is not finite, or both in another way
-    score: Floats  # difference in tolerances; plain where nothing is allowed
+    left: Floats  # left values
+    right: Floats  # right values
+    finite: Bools  # whether both values are finite
+    difference: Floats  # right - left; 0 if not finite
+    limit: Floats  # tolerance of each value
+    differs: Bools  # whether the difference exceeds the tolerance
+    odd: Bools  # whether a value is not finite and not equal to the other
+    score: Floats  # |difference| / tolerance, or |difference| if the tolerance is 0
 
 
 def _judged(left: Floats, right: Floats, layout: PairLayout, *, bit_exact: bool) -> _Block:
-    """Compare values: |a - b| > max(absolute, relative * max(|a|, |b|)) differs."""
+    """Compare values: they differ if |a - b| > max(absolute, relative * max(|a|, |b|))."""
     finite = np.isfinite(left) & np.isfinite(right)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(finite, right - left, 0.0)
@@ -74,8 +75,8 @@ def _judged(left: Floats, right: Floats, layout: PairLayout, *, bit_exact: bool)
 class Numbers:
     """Compares the numbers of one service.
 
-    `fields`: its fields, which are numbered here. `tallies`: where findings go. `bit_exact`: every
-    bit counts.
+    `fields` has the row numbers and tolerances of its fields. Findings are added to `tallies`. With
+    `bit_exact`, tolerances are ignored and every bit must be equal.
     """
 
     def __init__(self, fields: Fields, tallies: Tallies, *, bit_exact: bool) -> None:
@@ -84,14 +85,17 @@ class Numbers:
         self._worst: dict[int, _Worst] = {}
         self._first: tuple[int, int] | None = None
         self._totals, self._slope = Totals(), Slope()
-        # Of each frame: the mean difference, and the mean difference in tolerances.
+        # Means over frames of two quantities: difference, and difference / tolerance.
         self._batches, self._series = BatchMeans(2), Series()
 
     def add(self, layout: PairLayout, frame: tuple[int, int], left: Floats, right: Floats) -> None:
         """Add one pair of messages.
 
-        `layout`: of both. `frame`: frame id (or position) and position in the left log. `left`:
-        numbers of the left message.
+        Args:
+            layout: the common layout of both messages.
+            frame: frame id (or position), and position in the left log.
+            left: (n,) numbers of the left message.
+            right: (n,) numbers of the right message.
         """
         if not layout.places:
             return
@@ -103,7 +107,7 @@ class Numbers:
             self._compare(layout, waiting)
 
     def finish(self) -> None:
-        """Compare what waits and look at the whole."""
+        """Compare the remaining pairs, and find shifts over all frames."""
         for layout, waiting in self._waiting.values():
             if waiting.frames:
                 self._compare(layout, waiting)
@@ -186,7 +190,7 @@ class Numbers:
 
     @staticmethod
     def _column(layout: PairLayout, index: int, values: NDArray[np.generic]) -> int:
-        """Return the column of the largest of one field's values."""
+        """Return the column with the largest value of the field at `index`."""
         starts = layout.starts
         stop = int(starts[index + 1]) if index + 1 < len(starts) else len(values)
         start = int(starts[index])
@@ -198,7 +202,7 @@ class Numbers:
         names = {row: name for name, row in self._fields.rows.items()}
         for kind, where in (("value", block.differs), ("nonfinite", block.odd)):
             by_field: Bools = np.logical_or.reduceat(where, layout.starts, axis=1)
-            # In doubt (equal but for the bits) any value that differs is the worst.
+            # The 1 ranks values that differ only in their bits above equal values.
             scores = np.where(where, 1.0 + block.score, 0.0)
             for index in np.flatnonzero(by_field.any(axis=0)).tolist():
                 hits = np.flatnonzero(by_field[:, index])
@@ -232,7 +236,7 @@ class Numbers:
         return Tally(finding, worst.score if is_value else math.inf, first)
 
     def _find_shifts(self) -> None:
-        """Find fields whose values stay within their tolerance, all of them on one side."""
+        """Find fields whose values are within their tolerance but shifted to one side."""
         mean, error, frames = self._batches.means()
         for name, row in self._fields.rows.items():
             if row >= len(frames) or self._tallies.has("value", name):
@@ -277,7 +281,7 @@ class Numbers:
         return result
 
     def series(self) -> list[FieldSeries]:
-        """Return what the fields that differ at all did over the frames, after `finish`."""
+        """Return the values over the frames of each field that differs at all, after `finish`."""
         result = []
         for name, row in self._fields.rows.items():
             if row >= len(self._totals.largest) or not self._totals.sums[row, 1]:

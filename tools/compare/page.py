@@ -1,9 +1,9 @@
-"""One self-contained page about two logs: verdict, worst frame, metres; the rest is folded.
+"""Renders the comparison of two logs as one self-contained HTML page.
 
-Its parts (verdict, tables, plots of both logs over the frames) are plain strings of HTML without
-script; colours come from `COMPARE_STYLE`, which goes into a page beside the style of the reports.
-Pages about regressions have the same parts. The worst frame is drawn from above, from the logs
-alone: no camera frame is needed.
+The page shows the verdict, the worst frame from above, and the effect on the drive in metres.
+Findings, plots and statistics are folded. The parts are strings of HTML without scripts, which
+pages about regressions use, too. `COMPARE_STYLE` has their colours and is added to the style of
+the reports. The worst frame is drawn from the logs; no camera frame is needed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COMPARE_STYLE = """
 @media (max-width: 800px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 """
 _MARGINS = Margins(left=66)
-# As far as a path is drawn, and what the model may say of it at most.
+# Paths are drawn up to this distance.
 FAR_M = 100.0
 _SIZE = (560, 190)
 
@@ -68,10 +68,10 @@ Points = NDArray[np.float64]
 
 
 def worst_paths(comparison: Comparison) -> tuple[int, Points, Points] | None:
-    """Return the worst frame and the paths of both logs in it, read once more from their files.
+    """Return the frame in which the paths differ most, and both paths, read again from the files.
 
-    The result is the frame id, and twice (n, 2) float64 in metres (x forward, y right); None where
-    no path moves, or a log is no file that can be read again.
+    The result is the frame id, and two (n, 2) float64 paths in metres (x forward, y right). It is
+    None if no path differs, or if a log cannot be read again.
     """
     frame = worst_frame(comparison.behaviour.rows)
     if frame < 0:
@@ -96,8 +96,11 @@ def _path_at(log: Path, frame: int) -> Points | None:
 def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) -> str:
     """Return two charts as HTML: both paths from above, and the distance between them.
 
-    `frame`: its id. `left`: (n, 2) path of the reference in metres. `right`: (n, 2) path of the
-    other side. `sides`: what both are called.
+    Args:
+        frame: the frame id.
+        left: (n, 2) path of the reference in metres (x forward, y right).
+        right: (n, 2) path of the other side.
+        sides: the names of both sides.
     """
     here, there = (path[_drawn(path)] for path in (left, right))
     if len(here) < 2 or len(there) < 2:
@@ -130,7 +133,7 @@ def paths_part(frame: int, left: Points, right: Points, sides: tuple[str, str]) 
 
 
 def _drawn(path: Points) -> NDArray[np.bool_]:
-    """Return which points are finite, near, and further ahead than the one before."""
+    """Return a mask of the points that are finite, near, and further ahead than all before."""
     x = path[:, 0]
     ahead = np.append(True, x[1:] > np.maximum.accumulate(x)[:-1])[: x.size]
     drawn: NDArray[np.bool_] = np.isfinite(path).all(axis=1) & (x <= FAR_M) & ahead
@@ -142,7 +145,7 @@ def _largest(values: Points) -> float:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page; the file appears complete or not at all.
+    """Write the page. The file is replaced atomically.
 
     Raises:
         UsageError: the file cannot be written.
@@ -170,7 +173,7 @@ def _section(title: str, content: str) -> str:
 
 
 def verdict_part(comparison: Comparison, *, with_names: bool = True) -> str:
-    """Return what the change does in a sentence, the verdict, both names and the warnings."""
+    """Return as HTML the effect on the path in a sentence, the verdict, names and warnings."""
     css = "good" if comparison.passed else "bad"
     behaviour = comparison.behaviour
     said = [path_sentence(behaviour.rows), gates_sentence(behaviour.gates)]
@@ -187,7 +190,7 @@ def verdict_part(comparison: Comparison, *, with_names: bool = True) -> str:
 
 
 def findings_part(findings: Sequence[Finding]) -> str:
-    """Return the table of findings, worst first, and what their kinds mean; "" without any."""
+    """Return the table of findings and the meaning of their kinds as HTML; "" without any."""
     if not findings:
         return ""
     rows = [finding_row(finding) for finding in findings]
@@ -197,7 +200,7 @@ def findings_part(findings: Sequence[Finding]) -> str:
 
 
 def statistics_part(statistics: Sequence[FieldStatistics]) -> str:
-    """Return the table of fields that are not equal to the last bit, the largest share first."""
+    """Return as HTML the table of fields that are not bit-equal, largest relative rms first."""
     differing = [field for field in statistics if field.differing]
     differing.sort(key=_share, reverse=True)
     header = ("field", "values", "differing", "mean", "standard error", "rms", "largest")
@@ -227,8 +230,10 @@ def plots_part(
 ) -> str:
     """Return two plots for each field with a finding: both logs, and the largest difference.
 
-    `findings`: worst first; fields without numbers have no plot. `series`: of the fields that
-    differ. `most`: fields to draw; None for all.
+    Args:
+        findings: the findings, worst first. Fields without numbers have no plot.
+        series: the values of the fields that differ.
+        most: the largest number of fields to draw; None for all.
     """
     by_name = {(one.service, one.field): one for one in series}
     wanted = dict.fromkeys((finding.service, finding.field) for finding in findings)
@@ -244,7 +249,7 @@ def plots_part(
 
 
 def field_plots(series: FieldSeries) -> str:
-    """Return the two plots of one field."""
+    """Return the two plots of one field as HTML."""
     name = f"{series.service}.{series.field}"
     frames = series.frames.astype(np.float64)
     return (
@@ -271,7 +276,7 @@ def _difference(name: str, frames: NDArray[np.float64], series: FieldSeries) -> 
 
 def _y_range(values: NDArray[np.float64]) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
-    # A range of a unit would draw small values as one line; of zero there is no picture at all.
+    # The range follows the values, so that small differences are visible, but is never empty.
     span = float(np.ptp(finite)) if finite.size else 1.0
     size = float(np.max(np.abs(finite), initial=0.0))
     return padded_range(finite, minimum_span=max(span, 1e-6 * size, 1e-12))

@@ -1,6 +1,7 @@
-"""Statistics of differences over frames, kept while the logs are read, in bounded memory.
+"""Running statistics of differences over frames, in bounded memory.
 
-All arrays have one row for each field of a service; rows are added when a field first appears.
+All arrays have one row for each field of a service. `grow` adds rows when new fields appear. In
+shapes, f is the number of fields and n the number of frames.
 """
 
 from __future__ import annotations
@@ -11,24 +12,21 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# Batches of frames whose means are taken as independent: frames follow each other closely, so one
-# frame's rounding is like that of the frame before, and the frames' own spread would promise too
-# much. When all batches are full, neighbours are joined and later ones are twice as long.
+# Number of batches of consecutive frames. Differences of consecutive frames are correlated, so the
+# spread of single frames would understate the error of the mean; means of batches are taken as
+# independent. When all batches are full, pairs of them are merged and the batch length doubles.
 _BATCHES = 64
-# Fewer frames say little about their own spread.
+# Fewer frames do not allow an estimate of the spread.
 MIN_SHIFT_FRAMES = 30
-# A mean further from 0 than this many standard errors is no chance: with at least 30 batches of
-# normal differences one in 10^8 fields is.
+# A mean further from 0 than this many standard errors is not chance: with at least 30 batches of
+# normally distributed differences, one in 10^8 fields exceeds it.
 SHIFT_ERRORS = 8.0
-# ... and it must matter: rounding that happens to lean to one side stays far below.
+# A shift must also exceed this share of the tolerance. Rounding to one side is far smaller.
 SHIFT_SHARE = 0.2
 
 
 class BatchMeans:
-    """Means over batches of frames, of several quantities at once.
-
-    `quantities`: how many numbers each field has in a frame.
-    """
+    """Means over frames with standard errors; `quantities` is the number of values per field."""
 
     def __init__(self, quantities: int) -> None:
         self._sums = np.zeros((0, _BATCHES, quantities))
@@ -36,7 +34,7 @@ class BatchMeans:
         self._size = np.ones(0)
 
     def grow(self, fields: int) -> None:
-        """Have at least that many rows."""
+        """Add rows up to this number of fields."""
         more = fields - len(self._size)
         if more > 0:
             self._sums = np.concatenate([self._sums, np.zeros((more, *self._sums.shape[1:]))])
@@ -44,10 +42,7 @@ class BatchMeans:
             self._size = np.concatenate([self._size, np.ones(more)])
 
     def add(self, rows: Indices, values: Floats) -> None:
-        """Add one frame.
-
-        `rows`: (f,) the fields that have it. `values`: (f, quantities).
-        """
+        """Add one frame: the (f,) rows of its fields, and their (f, quantities) values."""
         total = self._counts[rows].sum(axis=1)
         full = rows[total >= self._size[rows] * _BATCHES]
         if full.size:
@@ -65,9 +60,9 @@ class BatchMeans:
         self._size[rows] *= 2
 
     def means(self) -> tuple[Floats, Floats, Floats]:
-        """Return mean (f, quantities), its standard error (f, quantities), frames (f,).
+        """Return the mean (f, quantities), its standard error (f, quantities) and frames (f,).
 
-        The error is NaN where fewer than two batches are full.
+        The error is NaN for fields with fewer than two full batches.
         """
         frames = self._counts.sum(axis=1)
         mean = self._sums.sum(axis=1) / np.maximum(frames, 1)[:, None]
@@ -84,70 +79,73 @@ class BatchMeans:
 
 
 class Slope:
-    """Least-squares slopes over the frame number."""
+    """Least-squares slopes of values over the frame number."""
 
     def __init__(self) -> None:
         self._origin: float | None = None
-        # Per field: frames, sums of x, x^2, y, x*y.
+        # (f, 5): number of frames, sums of x, x^2, y and x*y.
         self._sums = np.zeros((0, 5))
 
     def grow(self, fields: int) -> None:
-        """Have at least that many rows."""
+        """Add rows up to this number of fields."""
         more = fields - len(self._sums)
         if more > 0:
             self._sums = np.concatenate([self._sums, np.zeros((more, 5))])
 
     def add(self, rows: Indices, frame: int, values: Floats) -> None:
-        """Add one frame: (f,) fields and their (f,) values."""
+        """Add one frame: the (f,) rows of its fields, and their (f,) values."""
         if self._origin is None:
-            # Large frame ids would lose their differences in the squares.
+            # Counting from the first frame keeps the squares of large frame ids precise.
             self._origin = float(frame)
         x = frame - self._origin
         ones = np.ones_like(values)
         self._sums[rows] += np.stack([ones, x * ones, x * x * ones, values, x * values], axis=1)
 
     def slopes(self) -> Floats:
-        """Return (f,) change per frame; 0 where there are fewer than two frames."""
+        """Return the (f,) change per frame; 0 for fields with fewer than two frames."""
         n, x, xx, y, xy = self._sums.T
         spread = n * xx - x * x
         return np.where(spread > 0, (n * xy - x * y) / np.where(spread > 0, spread, 1.0), 0.0)
 
 
 class Totals:
-    """Sums over all values of a field."""
+    """Sums over all values of a field.
 
-    # Columns: values, differing, sum of differences, of their squares, of squares of the left.
+    The five columns are: number of values, number of differing values, sum of differences, sum of
+    squared differences, and sum of squared left values.
+    """
+
     def __init__(self) -> None:
         self._sums = np.zeros((0, 5))
         self._largest = np.zeros(0)
 
     def grow(self, fields: int) -> None:
-        """Have at least that many rows."""
+        """Add rows up to this number of fields."""
         more = fields - len(self._largest)
         if more > 0:
             self._sums = np.concatenate([self._sums, np.zeros((more, 5))])
             self._largest = np.concatenate([self._largest, np.zeros(more)])
 
     def add(self, rows: Indices, sums: Floats, largest: Floats) -> None:
-        """Add some frames: (f, 5) sums as the columns say, and the (f,) largest difference."""
+        """Add frames: the (f,) rows, their (f, 5) sums and their (f,) largest difference."""
         self._sums[rows] += sums
         self._largest[rows] = np.maximum(self._largest[rows], largest)
 
     @property
     def sums(self) -> Floats:
-        """(f, 5): values, differing, sums of differences, of their squares, of left squares."""
+        """The (f, 5) sums."""
         return self._sums
 
     @property
     def largest(self) -> Floats:
-        """(f,) largest magnitude of a difference."""
+        """The (f,) largest magnitude of a difference."""
         return self._largest
 
 
 class Series:
-    """What a field did over the frames, for plots: thinned out where there are many frames.
+    """The values of each field over the frames, for plots; thinned to fewer than 2 * `most` frames.
 
-    Columns: mean of the left values, of the right values, largest difference.
+    The three columns are: mean of the left values, mean of the right values, largest difference.
     """
 
     def __init__(self, most: int = 2048) -> None:
@@ -159,15 +157,15 @@ class Series:
         self._offered = 0
 
     def grow(self, fields: int) -> None:
-        """Have at least that many rows."""
+        """Add rows up to this number of fields."""
         self._fields = max(self._fields, fields)
 
     def add(self, rows: Indices, frame: int, values: Floats) -> None:
-        """Add one frame: (f,) fields and their (f, 3) columns."""
+        """Add one frame: the (f,) rows of its fields, and their (f, 3) columns."""
         full = np.full((self._fields, 3), np.nan)
         full[rows] = values
         if self._offered % self._stride:
-            # The largest difference of frames that are left out stays.
+            # Keep the largest difference of the omitted frame.
             last = self._blocks[-1]
             last[: len(last), 2] = np.fmax(last[:, 2], full[: len(last), 2])
         else:
@@ -185,7 +183,7 @@ class Series:
         self._stride *= 2
 
     def of(self, row: int) -> tuple[NDArray[np.int64], Floats]:
-        """Return the (n,) frames of a field in order, and its (n, 3) columns."""
+        """Return the (n,) frames of a field in ascending order, and its (n, 3) columns."""
         frames = np.array(self._frames, np.int64)
         columns = [block[row] if row < len(block) else np.full(3, np.nan) for block in self._blocks]
         order = np.argsort(frames, kind="stable")
@@ -193,10 +191,12 @@ class Series:
 
 
 def is_shift(mean: float, error: float, frames: float) -> bool:
-    """Return whether differences that are each allowed lean to one side.
+    """Return whether differences within the tolerance are shifted to one side.
 
-    `mean`: over frames, of the differences as shares of what is allowed. `error`: its standard
-    error, from batches. `frames`: number of frames.
+    Args:
+        mean: mean over frames of difference / tolerance.
+        error: standard error of the mean, from batches.
+        frames: number of frames.
     """
     if frames < MIN_SHIFT_FRAMES or not np.isfinite(error):
         return False

@@ -1,7 +1,7 @@
-"""Tolerances of fields: a reviewed table, and what a user adds to it.
+"""Tolerances of message fields: a reviewed table, and the rows that a user adds.
 
-The table of the package is ``tolerances.toml`` beside this file; its head says how to read it.
-Called by ``tools.compare.compare`` and by what stores references in steps of a tolerance.
+The package's table is ``tolerances.toml`` in this directory; its header explains the format.
+Comparisons of logs use the tolerances, and so do references that store values in steps of them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _KEYS = frozenset({"fields", "absolute", "relative", "ignore", "reason"})
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is allowed of one field."""
+    """The permitted difference of one field: the larger of the absolute and the relative one."""
 
     absolute: float = 0.0  # in units of the field
-    relative: float = 0.0  # as a share of the larger magnitude
-    ignore: bool = False  # not compared at all
-    reason: str = ""  # why
+    relative: float = 0.0  # relative to the larger magnitude
+    ignore: bool = False  # True: the field is not compared
+    reason: str = ""  # why the field may differ
 
     @property
     def text(self) -> str:
-        """The tolerance for people: ``abs 0.0001, rel 1e-05``, ``exact``."""
+        """The tolerance as text: ``abs 0.0001, rel 1e-05``, or ``exact``."""
         parts = [
             f"{name} {value:g}"
             for name, value in (("abs", self.absolute), ("rel", self.relative))
@@ -51,10 +51,10 @@ class _Row:
 
 
 class Tolerances:
-    """A table: for each field the first row that names it counts.
+    """A table of tolerances. The first row with a matching pattern applies to a field.
 
-    `rows`: patterns and what they allow, in order. `bit_exact`: nothing but what is ignored may
-    differ by a single bit.
+    `rows` are patterns and their tolerance, in order. With `bit_exact`, all fields that are not
+    ignored must be equal in every bit.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Tolerances:
         self.bit_exact = bit_exact
 
     def of(self, service: str, field: str) -> Tolerance:
-        """Return what is allowed; what no row names must be equal.
+        """Return the tolerance of a field; fields without a row must be equal.
 
-        `service`: e.g. ``modelV2``. `field`: ``laneLines[].y``; of the Event itself with a dot:
-        ``.valid``.
+        `service` is for example ``modelV2``. `field` is a path such as ``laneLines[].y``; fields of
+        the Event itself begin with a dot: ``.valid``.
         """
         name = f"{service}.{field}"
         for row in self._rows:
@@ -83,14 +83,16 @@ class Tolerances:
 def read_tolerances(
     override: Path | None = None, ignore: Sequence[str] = (), *, bit_exact: bool = False
 ) -> Tolerances:
-    """Return the table of the package behind what a user adds.
+    """Return the package's table, preceded by the user's rows.
 
-    `override`: a file of the same form, whose rows come first. `ignore`: patterns of fields that
-    are not compared; without a service they name that field of every service. `bit_exact`: as in
-    `Tolerances`.
+    Args:
+        override: a file in the same format, whose rows take precedence.
+        ignore: patterns of fields to ignore, which take precedence over all rows. A pattern without
+            a service matches that field of every service.
+        bit_exact: as in `Tolerances`.
 
     Raises:
-        UsageError: the file cannot be read or is no such table.
+        UsageError: the file cannot be read or has another format.
     """
     ignored = [
         pattern
@@ -141,5 +143,5 @@ def _read_row(where: str, row: Any) -> tuple[list[str], Tolerance]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return the expression of a pattern: ``*`` is any text, all else is itself."""
+    """Return the regular expression of a pattern, in which ``*`` matches any text."""
     return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)

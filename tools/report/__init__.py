@@ -1,1 +1,1 @@
-"""Pages and charts of reports, and the history of figures over commits."""
+"""Pages and charts of reports, and the history of metrics over commits."""

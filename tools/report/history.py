@@ -1,8 +1,8 @@
-"""Keeps the figures of runs over the commits of a repository: a file of one JSON object a line.
+"""Stores the metrics of runs over a repository's commits, in a file with a JSON object per line.
 
-`note_run` appends a run whole, whoever else appends; `read_history` trusts no line, and names those
-that are damaged. Called by ``modeld regress``, ``bench``, ``drive`` and ``compare``; read by
-``modeld history``.
+`note_run` appends a run of ``modeld regress``, ``bench``, ``drive`` or ``compare``. Several
+processes can append at the same time. `read_history` returns the runs for ``modeld history``; it
+validates every line and reports damaged ones.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ GIT_TIMEOUT_S: Final = 10.0
 
 
 def commit_of(directory: Path) -> dict[str, str]:
-    """Return commit and state of the checkout that a directory is in; empty where it is in none."""
+    """Return `commit` and `modified` of the checkout that contains a directory; {} without one."""
     commit = ask_git(directory, "rev-parse", "HEAD")
     if not commit:
         return {}
-    # A change that is not committed makes the commit's name a half-truth: say so.
+    # With uncommitted changes, the commit alone does not identify the code.
     status = ask_git(directory, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "modified": "unknown" if status is None else str(bool(status))}
 
 
 def ask_git(directory: Path, *arguments: str) -> str | None:
-    """Return what git says, None where there is no git, no checkout, or no answer."""
+    """Return the output of git; None if git is missing, fails or does not finish in time."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
             ["git", "-C", str(directory), *arguments],  # noqa: S607 - the user's own git
@@ -56,12 +56,12 @@ def ask_git(directory: Path, *arguments: str) -> str | None:
 
 FILE_NAME: Final = "figures.jsonl"
 FORMAT: Final = 1
-# Ten years of a run an hour; a file that is larger is no history.
+# Ten years with one run per hour. A larger file is not a history.
 MAX_BYTES: Final = 64 << 20
 MAX_LINE_BYTES: Final = 64 << 10
 MAX_FIGURES: Final = 400
 MAX_TEXT: Final = 200
-# Lines that are named one by one.
+# The most damaged lines to report one by one.
 MAX_DAMAGED: Final = 20
 _TEXTS: Final = ("date", "commit", "command", "subject", "device", "model")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
@@ -71,19 +71,18 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 class Run:
     """One run of a command."""
 
-    date: str  # when it ended, ``2026-11-28T09:30:00Z``
-    commit: str  # of the checkout that the command was started in; "" for none
-    modified: bool  # that had changes which were not committed
+    date: str  # end of the run, ``2026-11-28T09:30:00Z``
+    commit: str  # commit of the checkout in the current directory; "" without one
+    modified: bool  # whether the checkout had uncommitted changes
     command: str  # ``bench``, ``compare``, ``drive`` or ``regress``
-    # What was run, such as the drives and their scenario: runs of the same are compared.
-    subject: str
-    device: str  # on which; "" where that does not matter
-    model: str  # digest of the artifact; "" for none
-    figures: Mapping[str, float]  # values by name, all finite, with their units in the names
+    subject: str  # description of the measured thing; only runs with equal ones are compared
+    device: str  # name of the device; "" if it does not matter
+    model: str  # digest of the artifact; "" without one
+    figures: Mapping[str, float]  # finite metrics by name; names include units
 
     @property
     def name(self) -> str:
-        """The commit in short, with a star where it was modified."""
+        """The abbreviated commit, with a star if the checkout was modified."""
         return f"{self.commit[:10] or 'no commit'}{'*' if self.modified else ''}"
 
 
@@ -100,10 +99,10 @@ def add_history(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 def note_run(
     args: argparse.Namespace, *, subject: str, device: str, model: str, figures: Mapping[str, Any]
 ) -> None:
-    """Append a run where ``--history`` asks for it.
+    """Append a run to the history if the option ``--history`` is given.
 
-    `args`: of the command. `subject`: see `Run`. `device`: see `Run`. `model`: see `Run`.
-    `figures`: those that are finite numbers are kept.
+    `args` are the command's arguments. `subject`, `device` and `model` are fields of `Run`. Of
+    `figures`, the finite numbers are stored.
 
     Raises:
         UsageError: the history cannot be written.
@@ -130,7 +129,7 @@ def note_run(
 
 
 def append_run(directory: Path, run: Run) -> None:
-    """Append a run in one write, under a lock; the directory is made.
+    """Append a run in one write, under a lock; create the directory if it is missing.
 
     Raises:
         UsageError: the file cannot be written.
@@ -157,7 +156,7 @@ def _append(descriptor: int, line: bytes) -> None:
         raise OSError(None, "no ordinary file")
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     end = os.lseek(descriptor, 0, os.SEEK_END)
-    # A writer that was killed inside its line costs that line, not this one.
+    # If another writer was killed inside its line, start a new line so that only that one is lost.
     is_torn = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
     line = b"\n" * is_torn + line
     if end + len(line) > MAX_BYTES:
@@ -168,7 +167,7 @@ def _append(descriptor: int, line: bytes) -> None:
 
 
 def read_history(directory: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs in the order in which they were added, and a line about each damaged one.
+    """Return the runs in the order they were added, and a text about each damaged line.
 
     Raises:
         UsageError: there is no history.
@@ -197,7 +196,7 @@ def read_history(directory: Path) -> tuple[list[Run], list[str]]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines, of those that are too long the beginning."""
+    """Yield the lines; one that is too long is cut off."""
     left = MAX_BYTES
     while left > 0:
         line = file.readline(MAX_LINE_BYTES + 1)
@@ -213,7 +212,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _run_of(line: bytes) -> Run:
-    """Return the run of a line."""
+    """Return the run stored in a line; raise ValueError if the line is damaged."""
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"expected at most {MAX_LINE_BYTES >> 10} KiB, found more")
     if not line.endswith(b"\n"):

@@ -1,9 +1,10 @@
-"""The report on a history: figures judged by their own past, and the page that shows them.
+"""Judges the metrics of a history by their past values, and renders them as an HTML page.
 
-The last value of a figure is judged by the past of the same command, subject and device since the
-last change point. It is allowed within the median and a few median absolute deviations of it, which
-single outliers do not move. Change points are those of ruptures (extra ``history``), imported when
-they are asked for. The page shows each figure over the commits with what its past allows.
+A `Series` has the values of one metric in all runs of the same command, subject and device. The
+last value is compared with the values since the last change point. It must be within a few median
+absolute deviations of their median, which single outliers hardly change. Change points come from
+the package ruptures (extra ``history``), which is imported only when needed. The page plots each
+metric over the commits with its allowed range.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ from tools.report.report_page import (
     write_page,
 )
 
-# Fewer say too little about how a figure varies.
+# Fewer earlier runs do not show how much a metric varies.
 MIN_PAST: Final = 5
-# A change that is older says more about the machine than about the code.
+# Older values depend more on the machine than on the code.
 MAX_PAST: Final = 50
-# Runs of a figure that are looked at: change points take time that grows faster than they.
+# The most runs of a metric to analyze. The time to find change points grows faster than their
+# number.
 MAX_RUNS: Final = 1000
-# Of the standard deviation, which is so many median absolute deviations of normal values: one run
-# in 16 000 is beyond by chance.
+# Allowed number of standard deviations: one run in 16 000 exceeds it by chance.
 DEVIATIONS: Final = 4.0
+# Standard deviation / median absolute deviation of normally distributed values.
 MAD_SIGMA: Final = 1.4826
-# What is smaller is not worth a red build, even where the past did not vary at all.
+# The smallest difference that matters: a share of the median, and an absolute value by the suffix
+# of the metric's name. Smaller ones pass even if the past values do not vary.
 LEAST_SHARE: Final = 0.02
 LEAST: Final = {"_ms": 0.02, "_m": 1e-3, "_rad": 5e-4, "_mps": 5e-3, "_mps2": 1e-2, "_deg": 0.02}
-# Values of a level, at least: one outlier is no level.
+# The least number of values between two change points, so that one outlier makes none.
 MIN_LEVEL: Final = 3
+# Patterns of metrics that should be low, and of those that should be high.
 LOWER: Final = (
     *("*_ms", "*_bytes*", "*_mib", "*_mean_*", "*_p99_*", "*_max_*", "*_lost_frames"),
     *("*_new_frames", "*departures", "*collisions", "*time.*", "*launches", "*kernels"),
@@ -56,16 +60,16 @@ HIGHER: Final = ("*gflops", "*completed*", "*_share", "*time_gap_min_s", "km")
 Floats = NDArray[np.float64]
 State = Literal["beyond", "better", "within", "short"]
 
-# More make the page long; the command's JSON has all.
+# Limits of the page's length. The command's JSON has all metrics.
 MAX_CHARTS = 120
 MAX_ROWS = 200
-# As many as a sentence bears.
+# The most metrics to name in a sentence.
 MAX_NAMED = 3
 STATES = {
-    "beyond": ("bad", "beyond what its past allows"),
-    "better": ("good", "better than its past"),
-    "within": ("", "within what its past allows"),
-    "short": ("", f"not judged: fewer than {MIN_PAST} runs before it"),
+    "beyond": ("bad", "outside the allowed range"),
+    "better": ("good", "better than the allowed range"),
+    "within": ("", "within the allowed range"),
+    "short": ("", f"not judged: fewer than {MIN_PAST} earlier runs"),
 }
 STYLE = """
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
@@ -80,28 +84,27 @@ figcaption p { margin: 0; font-size: 13px; }
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """Where a figure went to another level."""
+    """A lasting change of a metric."""
 
-    at: int  # index of the first run on the new level
-    before: float  # median of the level before
-    after: float  # of the new one
+    at: int  # index of the first run after the change
+    before: float  # median before the change
+    after: float  # median after the change
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure over the runs of the same command, subject and device."""
+    """One metric over the runs of the same command, subject and device."""
 
-    figure: str
+    figure: str  # name of the metric
     runs: tuple[Run, ...]  # oldest first
-    values: Floats  # (n,) float64, one of each run
-    # Least and largest value that the past allows the last one; infinite: all.
-    allowed: tuple[float, float]
-    past: int  # how many runs that rests on
-    changes: tuple[ChangePoint, ...] = ()  # where the figure changed for good
+    values: Floats  # (n,) one value per run
+    allowed: tuple[float, float]  # range for the last value; infinite if it is not judged
+    past: int  # number of earlier runs that determine the range
+    changes: tuple[ChangePoint, ...] = ()
 
     @property
     def state(self) -> State:
-        """What the last value is to its past; "short": there is too little of it."""
+        """The verdict on the last value; "short" if there are too few earlier runs."""
         if self.past < MIN_PAST:
             return "short"
         last, (low, high) = float(self.values[-1]), self.allowed
@@ -113,17 +116,17 @@ class Series:
 
 
 def better(figure: str) -> int:
-    """Return -1 where less of a figure is better, 1 where more is, 0 where nobody says."""
+    """Return -1 if lower values of a metric are better, 1 if higher ones are, 0 if unknown."""
     if any(fnmatchcase(figure, pattern) for pattern in HIGHER):
         return 1
     return -1 if any(fnmatchcase(figure, pattern) for pattern in LOWER) else 0
 
 
 def judge_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Series]:
-    """Return the figures of all runs, those first that are beyond what their past allows.
+    """Return the series of all metrics, those outside their allowed range first.
 
-    `runs`: in the order in which they were made. `patterns`: figures to judge, with * and ?; none:
-    all.
+    `runs` are in the order they were made. `patterns` select metrics by name, with * and ?; without
+    patterns all are judged.
     """
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for run in runs:
@@ -139,11 +142,11 @@ def judge_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Series
 def _series(figure: str, runs: Sequence[Run]) -> Series:
     values = np.array([run.figures[figure] for run in runs])
     past = values[:-1]
-    begin = change_points(past, least_of(figure, past))
-    # A new level has to show itself before it is what the last value is judged by.
+    begin = change_points(past, smallest_change(figure, past))
+    # A new level replaces the old one only when it has at least MIN_PAST values.
     since = min(begin[-1] if begin else 0, max(0, past.size - MIN_PAST))
     past = past[max(since, past.size - MAX_PAST) :]
-    changes = _changes(values, change_points(values, least_of(figure, values)))
+    changes = _changes(values, change_points(values, smallest_change(figure, values)))
     return Series(figure, tuple(runs), values, _allowed(figure, past), int(past.size), changes)
 
 
@@ -159,30 +162,30 @@ def _allowed(figure: str, past: Floats) -> tuple[float, float]:
         return -math.inf, math.inf
     median = float(np.median(past))
     spread = DEVIATIONS * MAD_SIGMA * float(np.median(np.abs(past - median)))
-    room = max(spread, least_of(figure, past))
+    room = max(spread, smallest_change(figure, past))
     return median - room, median + room
 
 
-def least_of(figure: str, values: Floats) -> float:
-    """Return which difference of a figure is worth a word, in its unit."""
+def smallest_change(figure: str, values: Floats) -> float:
+    """Return the smallest difference of a metric that matters, in the metric's unit."""
     size = abs(float(np.median(values))) if values.size else 0.0
     floors = [least for ending, least in LEAST.items() if figure.endswith(ending)]
     return max(LEAST_SHARE * size, *floors, 0.0)
 
 
 def change_points(values: Floats, least: float) -> list[int]:
-    """Return where new levels begin: the indices of their first values, rising.
+    """Return the rising indices of the first values after each change.
 
-    Optimal segments by the exact linear kernel (Killick et al., PELT; Celisse et al. 2018), with a
-    penalty of 3 log n for each: what independent noise of unit variance does not pay for.
+    The segments are optimal for the linear kernel (Killick et al., PELT; Celisse et al. 2018), with
+    a penalty of 3 log n per segment, which independent noise of unit variance does not exceed.
 
-    `values`: (n,) float64. `least`: a smaller step is none.
+    `values` is (n,). Steps of at most `least` are ignored.
     """
     if values.size < 2 * MIN_LEVEL:
         return []
     import ruptures
 
-    # A single outlier is no level; the median of three keeps steps where they are.
+    # The median of three removes single outliers but keeps the positions of steps.
     padded = np.concatenate([values[:1], values, values[-1:]])
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(padded, 3), axis=1)
     steps = np.abs(np.diff(values))
@@ -200,13 +203,13 @@ def change_points(values: Floats, least: float) -> list[int]:
 
 
 def value_of(value: float) -> str:
-    """Return a figure with four digits, and no exponent where a person would write none."""
+    """Return a value with four significant digits, without an exponent below 1e12."""
     text = f"{value:.4g}"
     return f"{value:,.0f}" if "e+" in text and abs(value) < 1e12 else text
 
 
 def verdict_of(series: Sequence[Series]) -> str:
-    """Return one sentence about all figures."""
+    """Return one sentence about all metrics."""
     beyond = sum(one.state == "beyond" for one in series)
     judged = sum(one.state != "short" for one in series)
     total = count_text(len(series), "figure")
@@ -215,21 +218,21 @@ def verdict_of(series: Sequence[Series]) -> str:
         names = [one.figure for one in series if one.state == "beyond"]
         more = f" and {beyond - MAX_NAMED} more" if beyond > MAX_NAMED else ""
         which = f"{', '.join(names[:MAX_NAMED])}{more}"
-        return f"{beyond} of {total} {noun} beyond what the past allows: {which}."
+        return f"{beyond} of {total} {noun} outside the allowed range: {which}."
     if not judged:
         return f"No figure could be judged: each needs {MIN_PAST} earlier runs; {total} found."
-    rest = f" {len(series) - judged} have too short a past." if judged < len(series) else ""
-    return f"Nothing is beyond what the past allows: {judged} of {total} judged.{rest}"
+    rest = f" {len(series) - judged} have too few earlier runs." if judged < len(series) else ""
+    return f"Nothing is outside the allowed range: {judged} of {total} judged.{rest}"
 
 
 def range_text(series: Series) -> str:
-    """Return which values the past allows."""
+    """Return the allowed range of the last value as text; "-" if it is not judged."""
     low, high = series.allowed
     return f"{value_of(low)} to {value_of(high)}" if math.isfinite(low) else "-"
 
 
 def change_texts(series: Series) -> list[str]:
-    """Return a line about each change, with the commit that has the new level first."""
+    """Return a line about each change, with the first commit after the change."""
     return [
         f"changed at {series.runs[one.at].name} ({series.runs[one.at].date[:10]}): "
         f"{value_of(one.before)} to {value_of(one.after)}"
@@ -240,10 +243,10 @@ def change_texts(series: Series) -> list[str]:
 def write_history(
     path: Path, runs: Sequence[Run], series: Sequence[Series], damaged: Sequence[str]
 ) -> None:
-    """Write the page; the file appears complete or not at all.
+    """Write the page. The file is replaced atomically.
 
-    `runs`: all, in order. `series`: those that are to be shown, in order. `damaged`: a line about
-    each damaged one.
+    `runs` are all runs, `series` the metrics to show, both in order. `damaged` has a text about
+    each damaged line of the history.
 
     Raises:
         UsageError: the file cannot be written.
@@ -256,8 +259,8 @@ def write_history(
     header = (
         f'<header><h1>History</h1><p class="lead {css}">{escape(verdict_of(series))}</p>'
         f"<p>{escape(count_text(len(runs), 'run') + '.' + about)} Dots are runs, oldest on the "
-        "left; dashed lines are what the past allows the last one; upright lines are changes to "
-        f"another level.</p>{warnings}</header>"
+        "left; dashed lines are the range allowed for the last one; vertical lines are lasting "
+        f"changes.</p>{warnings}</header>"
     )
     sections = [
         header,

@@ -1,4 +1,7 @@
-"""Small JPEG pictures of camera frames, for reports. Imports PyAV lazily (extra ``replay``)."""
+"""Encodes camera frames as small JPEG pictures for reports, and selects some of a drive.
+
+PyAV (extra ``replay``) is imported only when a picture is encoded.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Wide enough for a column of the report on a dense screen.
+# In pixels: wide enough for a column of the report on a high-density screen.
 PICTURE_WIDTH = 960
 
 
 def encode_jpeg(
     luma: NDArray[np.uint8], chroma: NDArray[np.uint8], *, width: int = PICTURE_WIDTH
 ) -> bytes:
-    """Encode an NV12 picture as JPEG, scaled down to a width.
+    """Encode an NV12 picture as JPEG, scaled down to at most `width` pixels.
 
-    `luma`: (h, w) uint8, limited (16..235) range as videos deliver it. `chroma`: (h/2, w) uint8, U
-    and V interleaved. `width`: largest width of the result in pixels.
+    `luma` is (h, w) uint8 in the limited range (16 to 235) of videos. `chroma` is (h/2, w) uint8
+    with interleaved U and V.
     """
     import av
 
@@ -30,24 +33,24 @@ def encode_jpeg(
     codec.width, codec.height = size
     codec.pix_fmt = "yuvj420p"
     codec.time_base = Fraction(1, 20)
-    # The quality scale of MPEG codecs: 2 best, 31 worst. 4 shows no blocks on road texture.
+    # MPEG quality from 2 (best) to 31. At 4, road texture shows no blocks.
     codec.options = {"qmin": "4", "qmax": "4"}
     packets = [*codec.encode(frame), *codec.encode(None)]
     return b"".join(bytes(packet) for packet in packets)
 
 
 def jpeg_size(columns: int, rows: int, *, width: int = PICTURE_WIDTH) -> tuple[int, int]:
-    """Return width and height in pixels of what `encode_jpeg` makes of a picture."""
+    """Return width and height of the JPEG for a picture of `columns` x `rows` pixels."""
     scale = min(1.0, width / columns)
     # 4:2:0 needs even sizes.
     return 2 * round(scale * columns / 2), 2 * round(scale * rows / 2)
 
 
 class PictureKeeper:
-    """Keeps a few evenly spaced frames of a drive whose length nobody knows beforehand.
+    """Keeps a few evenly spaced frames of a drive of unknown length.
 
-    Every ``stride``-th frame is kept; when there are too many, every other one is dropped and the
-    stride doubles.
+    Frames are kept at a fixed interval. When there are `most` of them, every other one is dropped
+    and the interval doubles.
     """
 
     def __init__(self, most: int = 8) -> None:
@@ -56,7 +59,7 @@ class PictureKeeper:
         self._kept: list[tuple[int, bytes]] = []
 
     def offer(self, frame_id: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        """Take a frame into consideration; frames come with increasing ids, from 0."""
+        """Keep an NV12 frame, as in `encode_jpeg`, if it is due. Frame ids must rise from 0."""
         if frame_id % self._stride:
             return
         self._kept.append((frame_id, encode_jpeg(luma, chroma)))

@@ -1,7 +1,8 @@
-"""One self-contained HTML page about a drive: timing, drops, pictures with the path, top views.
+"""Renders the report on a drive as one self-contained HTML page.
 
-No script, no external resource: pictures are embedded JPEG, everything drawn is inline SVG. The
-page of the demo has sections of it, too.
+The page shows execution times, dropped frames, pictures with the planned path, and top views. It
+has no scripts and no external resources: pictures are embedded JPEG, and drawings are inline SVG.
+The report of the demo uses some of its sections.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from tools.report.report_page import (
     write_page,
 )
 
-# One period of the model at 20 Hz: above it frames are dropped.
+# One period of the model at 20 Hz. Longer execution times cause dropped frames.
 BUDGET_MS = 50.0
-# Half the width of a car, for the ribbon that shows where it would drive.
+# Half the widths of the car and of a line, for ribbons.
 HALF_CAR_M = 0.9
 HALF_LINE_M = 0.08
-# Where drawing starts and ends; nearer is under the bonnet, further is a pixel wide.
+# Range of drawn distances: nearer points are below the bonnet, farther ones a pixel wide.
 NEAR_M = 3.0
 FAR_M = 90.0
-# Confident lines are opaque; an improbable one stays just visible.
+# Lines are as opaque as they are probable, but never less than this.
 MIN_OPACITY = 0.15
 TOP_VIEW_X_M = 80.0
 TOP_VIEW_Y_M = 14.0
 
-# How the checkpoints of ``modeld make-model`` begin.
+# Prefix of the checkpoints of ``modeld make-model``.
 EXAMPLE_PREFIX = "example-"
-# More only make the page longer.
+# The most pictures on the page.
 MAX_PICTURES = 4
 # The longest history of a known driving model: 5 s at 20 Hz.
 WARM_UP_FRAMES = 100
-# Where execution times come from.
+# Descriptions of the source of execution times.
 PUBLISHED_TIMES = "as published in modelV2.modelExecutionTime"
 MEASURED_TIMES = "measured separately: the log itself is deterministic and contains no timings"
 
@@ -62,41 +63,40 @@ Points = NDArray[np.float64]
 class Picture:
     """A camera frame to show."""
 
-    row: int  # index into the drive log's arrays; it has the curves of that frame
-    jpeg: bytes  # the encoded frame, of any scale
-    camera: Camera  # intrinsics, in whose pixels the overlay is drawn
-    truth: Curves | None = None  # what a perfect model would have said; None: nobody knows
+    row: int  # index of the frame in the drive log's arrays
+    jpeg: bytes  # the encoded frame, at any scale
+    camera: Camera  # the camera, whose pixels are the units of the overlay
+    truth: Curves | None = None  # outputs of a perfect model; None if they are unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything on the page."""
+    """The content of the page."""
 
     title: str  # heading
-    summary: str  # one sentence below it
-    facts: Mapping[str, str]  # name -> value, how the drive was made
+    summary: str  # sentence below the heading
+    facts: Mapping[str, str]  # facts about the drive, name -> value
     drive: DriveLog  # the daemon's messages
-    frames_sent: int  # camera frames that were offered to the daemon
+    frames_sent: int  # number of camera frames sent to the daemon
     pictures: Sequence[Picture]  # frames to show, in time order
-    mounting: Mounting  # calibration the overlays are drawn with
-    times_from: str = PUBLISHED_TIMES  # where the execution times come from
+    mounting: Mounting  # calibration for the overlays
+    times_from: str = PUBLISHED_TIMES  # source of the execution times
 
 
 def describe_models(manifest: Manifest) -> str:
-    """Return role and checkpoint of each model; says so where the weights are random."""
+    """Return role and checkpoint of each model, and a note if the weights are random."""
     models = ", ".join(f"{model.role} {model.checkpoint}" for model in manifest.models)
     if any(model.checkpoint.startswith(EXAMPLE_PREFIX) for model in manifest.models):
-        models += " (example models have random weights: where they would drive means nothing)"
+        models += " (example models have random weights: their outputs are meaningless)"
     return models or "none stated"
 
 
 def pictures_of(
     drive: DriveLog, frames: Sequence[tuple[int, bytes]], camera: Camera
 ) -> list[Picture]:
-    """Return those of the frames, as (frame id, JPEG), of which the drive has curves.
+    """Return pictures of the frames, given as (frame id, JPEG), for which the drive has curves.
 
-    While its history fills, a model has seen less than it decides by: such frames are left out
-    where there are later ones.
+    Frames before the model's history is full are left out if there are later ones.
     """
     rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
     pictures = [
@@ -108,7 +108,7 @@ def pictures_of(
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page; the file appears complete or not at all.
+    """Write the page. The file is replaced atomically.
 
     Raises:
         UsageError: the file cannot be written.
@@ -133,7 +133,7 @@ def render(report: Report) -> str:
 
 
 def counts_section(report: Report) -> str:
-    """Return the counts of messages, and the execution times in short."""
+    """Return the section of message counts and a summary of the execution times."""
     drive = report.drive
     times = drive.execution_ms
     valid = drive.counts["modelV2:valid"]
@@ -153,15 +153,15 @@ def counts_section(report: Report) -> str:
 
 
 def timing_section(report: Report) -> str:
-    """Return the section of execution times and frame drops; there is a message."""
+    """Return the section of execution times and dropped frames; needs at least one message."""
     drive = report.drive
     ids = drive.frame_ids.astype(float)
     x_range = (float(ids[0]), max(float(ids[-1]), ids[0] + 1.0))
     times = drive.execution_ms
     median, p99 = float(np.median(times)), float(np.percentile(times, 99))
-    # One slow frame must not flatten all others: the axis ends a little above the 99th percentile.
+    # The axis ends above the 99th percentile, so that one slow frame does not flatten the others.
     top = max(1.35 * p99, 1.2 * median, 1.0)
-    # The same right margin in both charts, so that their frames line up.
+    # Both charts have the same right margin, so that their frames line up.
     margins = Margins(right=112)
     about = "Execution time of every frame"
     chart = Chart(1120, 250, x_range, (0.0, top), "frame id", "ms", about, margins)
@@ -198,7 +198,7 @@ def timing_section(report: Report) -> str:
 
 
 def pictures_section(report: Report) -> str:
-    """Return the section of pictures."""
+    """Return the section of pictures and top views."""
     panels = "".join(panel(picture, report) for picture in report.pictures)
     truth = ""
     if any(picture.truth is not None for picture in report.pictures):
@@ -214,7 +214,7 @@ def pictures_section(report: Report) -> str:
 
 
 def panel(picture: Picture, report: Report) -> str:
-    """Return a picture with the model's answer over it, and the top view of that frame."""
+    """Return a picture with the model's output drawn over it, and the frame's top view."""
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
@@ -230,7 +230,7 @@ def panel(picture: Picture, report: Report) -> str:
 
 
 def road_figure(picture: Picture, report: Report) -> str:
-    """Return a picture with the model's answer over it, under the report's title."""
+    """Return a picture with the model's output drawn over it, below the report's title."""
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · planned speed {drive.plan_speed_mps[row]:.1f} m/s, "
@@ -243,7 +243,7 @@ def road_figure(picture: Picture, report: Report) -> str:
 
 
 def _car_speed(drive: DriveLog, row: int) -> str:
-    """Return what the car last said of its speed when a frame was taken."""
+    """Return the car's speed in its latest message before a frame, as text."""
     before = int(np.searchsorted(drive.car_times_s, drive.times_s[row], side="right"))
     if not before:
         return "actual speed unknown"
@@ -251,7 +251,7 @@ def _car_speed(drive: DriveLog, row: int) -> str:
 
 
 def _overlay(picture: Picture, report: Report) -> str:
-    """Draw the model's answer over the frame; the SVG's units are pixels of the camera."""
+    """Return the frame with the model's output as SVG, whose units are pixels of the camera."""
     camera = picture.camera
     frame_id = int(report.drive.frame_ids[picture.row])
     curves = report.drive.curves[frame_id]
@@ -266,7 +266,7 @@ def _overlay(picture: Picture, report: Report) -> str:
     shapes.append(_ribbon(plan, HALF_CAR_M, "path", 0.45, picture, report.mounting))
     if picture.truth is not None:
         true = [*_seen(picture.truth), _on_road(picture.truth.plan_m, report.mounting)]
-        shapes += [_thread(curve, picture, report.mounting) for curve in true]
+        shapes += [_true_line(curve, picture, report.mounting) for curve in true]
     image = base64.b64encode(picture.jpeg).decode()
     label = f"Frame {frame_id} with the planned path and the lane lines"
     return (
@@ -278,17 +278,17 @@ def _overlay(picture: Picture, report: Report) -> str:
 
 
 def _on_road(plan_m: Curve, mounting: Mounting) -> Points:
-    """Return a plan, which starts at the camera, one mounting height lower."""
+    """Return a plan, which starts at the camera, moved down to the road."""
     return np.asarray(plan_m + np.array([0.0, 0.0, mounting.height_m]), np.float64)
 
 
 def _seen(curves: Curves) -> list[Points]:
-    """Return the lane lines that are there, and the edges."""
+    """Return the probable lane lines and the road edges."""
     there = curves.lane_lines_m[curves.lane_line_probs > 0.5]
     return [*there, *curves.road_edges_m]
 
 
-def _thread(curve_m: Points, picture: Picture, mounting: Mounting) -> str:
+def _true_line(curve_m: Points, picture: Picture, mounting: Mounting) -> str:
     """Draw a thin line along a curve."""
     inside = curve_m[(curve_m[:, 0] >= NEAR_M) & (curve_m[:, 0] <= FAR_M)]
     pixels = project(inside, picture.camera, mounting.rpy_rad)
@@ -310,7 +310,7 @@ def _ribbon(
     side = np.array([0.0, half_width_m, 0.0])
     edges = [project(curve + sign * side, picture.camera, mounting.rpy_rad) for sign in (-1, 1)]
     outline = np.concatenate([edges[0], edges[1][::-1]])
-    # A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
+    # Curves can project to infinity, but large SVG coordinates are not drawn.
     limit = 20.0 * picture.camera.width
     outline = np.clip(outline[np.isfinite(outline).all(axis=1)], -limit, limit)
     return f'<path class="{css}" fill-opacity="{opacity:.2f}" d="{path_data(outline)}Z"/>'
@@ -380,10 +380,10 @@ def _facts(report: Report) -> str:
 
 
 def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
-    """Return the conclusion as HTML: were all frames answered, and in time.
+    """Return as HTML a conclusion about missing, invalid and late outputs.
 
-    `drive`: the daemon's messages. `frames_sent`: camera frames that were offered to the daemon.
-    `budget_ms`: for one frame, at 20 Hz.
+    `frames_sent` is the number of camera frames sent to the daemon, `budget_ms` the time for one
+    frame at 20 Hz.
     """
     times = drive.execution_ms
     answered, valid = drive.counts["modelV2"], drive.counts["modelV2:valid"]
@@ -394,7 +394,7 @@ def answers_lead(drive: DriveLog, frames_sent: int, budget_ms: float) -> str:
     if valid < answered:
         wrong.append(f"{answered - valid} of {count_text(answered, 'answer')} are not valid")
     if not drive.all_finite:
-        wrong.append("there is NaN or infinity in the outputs")
+        wrong.append("outputs contain NaN or infinity")
     said = f"{'; '.join(wrong).capitalize()}." if wrong else f"All {sent} have valid answers."
     late = float(np.mean(times > budget_ms)) if times.size else 0.0
     if times.size:

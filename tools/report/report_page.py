@@ -1,6 +1,6 @@
-"""The parts that all reports share: page, tiles, tables, and small charts as inline SVG.
+"""Renders the parts that all reports share: the page, tiles, tables, and charts as inline SVG.
 
-They are plain strings; colours come from CSS classes of the style sheet, which every page embeds.
+All parts are strings of HTML. Colours come from CSS classes in `STYLE`, which every page embeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from runtime.files.user_file import whole_file
 from tools.errors import UsageError
 
-# The style sheet of the reports: light or dark as the reader prefers, readable when printed.
+# The style sheet of all reports. It has a light and a dark theme, and rules for printing.
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1a202c; --soft: #5a6577;
   --rule: #dde2e9; --grid: #eceff3; --axis: #98a2b3; --accent: #1d4ed8; --good: #166534;
@@ -112,13 +112,13 @@ LINE_PX = 15
 Points = NDArray[np.floating]
 Range = tuple[float, float]
 PAGE_END = "</main></body></html>\n"
-# What is read from right to left, digit below digit: with a unit, or none at all.
+# Text of a number with or without a unit; such cells are aligned to the right.
 _NUMBER: Final = re.compile(
     r"-|[<+\u2212-]?\s?\d[\d,.]*(e[+-]?\d+)?"
     r"( ?(%|\u00b0|[mc]?m|m?s|m/s[2\u00b2]?|rad|deg|KiB|MiB))?",
     re.ASCII,
 )
-# Words that judge, as commands write them, and how they look.
+# Verdicts in cells, and their CSS classes.
 _WORDS: Final = {
     **dict.fromkeys(("holds", "AGREE", "passed"), "good"),
     **dict.fromkeys(("fails", "FAILS", "DIFFER", "changed"), "bad"),
@@ -127,9 +127,9 @@ _WORDS: Final = {
 
 
 def page_start(title: str, more_style: str = "") -> str:
-    """Return what a page begins with, up to its first section.
+    """Return the beginning of a page, up to its first section.
 
-    `title`: of the window; plain text. `more_style`: what follows the common style sheet.
+    `title` is the window's title in plain text. `more_style` is CSS to add to the style sheet.
     """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -139,14 +139,14 @@ def page_start(title: str, more_style: str = "") -> str:
 
 
 def whole_page(title: str, sections: Iterable[str], more_style: str = "") -> str:
-    """Return a page as HTML text."""
+    """Return a complete page as HTML text; the arguments are those of `page_start`."""
     return f"{page_start(title, more_style)}{''.join(sections)}{PAGE_END}"
 
 
 def title_of_two(left: str, right: str) -> str:
-    """Return what a page about two files is called: what they share is written once.
+    """Return the title of a page about two files, given their paths.
 
-    `left`: path of the first. `right`: path of the second.
+    A common file name is written once, with both directories: ``log.zst: old and new``.
     """
     first, second = Path(left), Path(right)
     if first.name != second.name or first.parent.name == second.parent.name:
@@ -155,7 +155,7 @@ def title_of_two(left: str, right: str) -> str:
 
 
 def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
-    """Return a row of tiles: name, value and note of each, plain text."""
+    """Return a row of tiles, given the name, value and note of each in plain text."""
     cells = "".join(
         f'<div class="tile"><span class="name">{escape(name)}</span>'
         f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
@@ -165,9 +165,10 @@ def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table_part(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of plain text that scrolls sideways where it is wider than the page.
+    """Return a table of plain text, which scrolls sideways if it is wider than the page.
 
-    Numbers stand on the right, and are never broken. A title stands over its first cell.
+    Numbers are aligned to the right and never wrapped. A column title is aligned like its first
+    cell.
     """
     drawn = list(rows)
     first = drawn[0] if drawn else ()
@@ -189,7 +190,7 @@ def _css(cell: str) -> str:
 
 
 def facts_part(facts: Mapping[str, str]) -> str:
-    """Return a table of names and texts, which may be long and break anywhere."""
+    """Return a table of names and texts; long texts are wrapped."""
     rows = "".join(
         f'<tr><th>{escape(name)}</th><td class="long">{escape(text)}</td></tr>'
         for name, text in facts.items()
@@ -198,16 +199,16 @@ def facts_part(facts: Mapping[str, str]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return HTML behind a line of plain text that opens it; "" for none."""
+    """Return HTML content folded below a summary line in plain text; "" without content."""
     if not content:
         return ""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def write_page(path: Path, parts: Iterable[str]) -> None:
-    """Write a page; the file appears complete or not at all.
+    """Write a page. The file is replaced atomically.
 
-    `parts`: its text, taken one by one, so that they may be made while the page is written.
+    `parts` are written one by one as they are generated.
 
     Raises:
         UsageError: the file cannot be written.
@@ -215,7 +216,7 @@ def write_page(path: Path, parts: Iterable[str]) -> None:
     try:
         with whole_file(path) as file:
             for part in parts:
-                # A file name may hold bytes that are no text; it must not cost the report.
+                # File names can contain bytes that are not valid text.
                 file.write(part.encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(
@@ -226,7 +227,7 @@ def write_page(path: Path, parts: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """Space around the plotting area in pixels."""
+    """The space around the plotting area in pixels."""
 
     left: int = 52
     right: int = 16
@@ -236,15 +237,18 @@ class Margins:
 
 @dataclass(slots=True)
 class Chart:
-    """One chart; add marks, then ``render()``."""
+    """A chart. Call the drawing methods, then ``render()``.
 
-    width: int  # pixels of the whole chart
-    height: int  # pixels of the whole chart
+    Drawing methods take (n,) data values, and the CSS class of the mark.
+    """
+
+    width: int  # total width in pixels
+    height: int  # total height in pixels
     x_range: Range  # data values at the left and right edge
     y_range: Range  # data values at the bottom and top edge
-    x_label: str  # text below the axis
-    y_label: str  # text at the axis; "" for none
-    summary: str  # what the chart shows, for readers that do not see it
+    x_label: str  # text below the horizontal axis
+    y_label: str  # text next to the vertical axis; "" for none
+    summary: str  # description of the chart for screen readers
     margins: Margins = field(default_factory=Margins)
     _marks: list[str] = field(default_factory=list)
     _levels: list[tuple[float, str]] = field(default_factory=list)
@@ -282,7 +286,7 @@ class Chart:
         """Return the chart as one ``<svg>`` element."""
         m = self.margins
         inner = (self.width - m.left - m.right, self.height - m.top - m.bottom)
-        # Unique in a page and the same in every run.
+        # The id is unique in a page and the same in every run.
         clip = f"clip-{zlib.crc32(''.join([self.summary, *self._marks]).encode()):08x}"
         return (
             f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="img" '
@@ -301,7 +305,7 @@ class Chart:
         return np.stack([px, py], axis=1)
 
     def _level_labels(self) -> str:
-        """Write the labels from the top down, each at least one line below the one before."""
+        """Return the labels from the top down, at least one line apart."""
         parts, lowest = [], -math.inf
         for at, label in sorted(self._levels):
             lowest = max(at + 4, lowest + LINE_PX)
@@ -343,7 +347,7 @@ class Chart:
 
 
 def path_data(pixels: NDArray[np.float64]) -> str:
-    """Return SVG path data through (n, 2) pixel points; a point with NaN lifts the pen."""
+    """Return SVG path data through (n, 2) pixel points; a point with NaN interrupts the line."""
     commands: list[str] = []
     pen_down = False
     for x, y in pixels:
@@ -363,13 +367,16 @@ def ticks(value_range: Range, count: int) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    # Rounded to the step's own digits, so that 0.30000000000000004 is written 0.3.
+    # Round to the digits of the step, so that 0.30000000000000004 is written 0.3.
     digits = max(0, -math.floor(math.log10(step)))
     return [round(index * step, digits) + 0.0 for index in range(first, last + 1)]
 
 
 def padded_range(values: Points, *, floor: float | None = None, minimum_span: float = 1.0) -> Range:
-    """Return a range around the finite values with 8 % of air, at least ``minimum_span`` wide."""
+    """Return a range around the finite values with 8 % of padding on each side.
+
+    The values' span counts as at least `minimum_span`. `floor` replaces the lower end.
+    """
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)

@@ -1,1 +1,1 @@
-"""Timing of programs: runs, launches and blocks, compared with peers and with device limits."""
+"""Measures the times of programs and their limits: blocks of runs, traces, and the roofline."""

@@ -1,10 +1,10 @@
-"""Peers: other runtimes that run the same ONNX file, each with its best settings.
+"""Other runtimes (peers) that run the same ONNX file, each with its best settings.
 
-If a peer's documentation does not say which settings are faster (spinning workers, pinned threads),
-the peer has several *variants*. A benchmark times all of them and reports the fastest. A variant
-receives its inputs once, in place, and may write its outputs anywhere, so only the call is timed.
-To add a peer, write an `_open_...` function and an entry in ``PEERS``. A peer's package is imported
-only when the peer is opened.
+If a peer's documentation does not say which settings are fastest (spinning workers, pinned
+threads), the peer has several *variants*. A benchmark times all of them and uses the fastest. A
+variant gets its inputs before the timing starts, and keeps its outputs in its own memory, so that
+only the call is timed. To add a peer, write an `_open_...` function and a line in ``PEERS``. The
+packages are imported only when a peer is used.
 """
 
 from __future__ import annotations
@@ -32,33 +32,29 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class PeerError(ToolError):
-    """A peer is installed but cannot run the model here."""
+    """A peer is installed but cannot run the model on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A model opened in a peer with one choice of settings.
+    """A model opened in a peer with certain settings."""
 
-    `options` describes the settings in reports and differs between the variants of a peer. `run`
-    runs one frame. `outputs` returns copies of the last frame's outputs.
-    """
-
-    options: str
-    run: Callable[[], object]
-    outputs: Callable[[], dict[str, NDArray[Any]]]
+    options: str  # the settings, for reports; unique among the variants of a peer
+    run: Callable[[], object]  # runs the model once
+    outputs: Callable[[], dict[str, NDArray[Any]]]  # returns copies of the last run's outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer, which may or may not be installed."""
+    """A peer, installed or not."""
 
-    extra: str  # our package's extra that installs it
-    # Opens a model: its path, inputs and number of threads.
+    extra: str  # extra of modeld that installs it
+    # (path of the model, inputs, number of threads) -> the opened variants
     open_variants: Callable[[Path, Arrays, int], Sequence[Variant]]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Check peers before anything is compiled for them.
+    """Check that the peers are known and installed.
 
     Raises:
         UsageError: a peer is unknown or not installed; the message names the extra to install.
@@ -87,9 +83,10 @@ def version_of(name: str) -> str:
 
 
 def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open a model in an installed peer.
+    """Open a model in an installed peer and return its variants.
 
-    `name` is a key of ``PEERS``. `threads` includes the calling thread.
+    `name` is a key of ``PEERS``, `path` the ONNX file, `inputs` the arrays by input name. `threads`
+    includes the calling thread.
 
     Raises:
         PeerError: the peer rejects the model, or does not work on this machine.
@@ -97,7 +94,7 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
     try:
         return PEERS[name].open_variants(path, inputs, threads)
     except Exception as error:
-        # Peers raise errors of many classes. Each becomes a PeerError of one line.
+        # Peers raise errors of many classes. Each is reported as the peer's failure in one line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PeerError(
             f"{name} {version_of(name)}: expected it to open {path}, found {type(error).__name__}: "
@@ -108,9 +105,9 @@ def open_peer(name: str, path: Path, inputs: Arrays, threads: int) -> Sequence[V
 def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open onnxruntime with all graph optimizations, sequentially, with bound inputs and outputs.
 
-    One variant has spinning workers (the default), which respond faster but occupy a core between
-    frames, and one does not. A build with CUDA adds a variant on the GPU; its arrays stay on the
-    host, as ours do.
+    One variant has spinning workers and one has not. Spinning, the default, reacts faster but uses
+    a core between frames. A build with CUDA adds a variant on the GPU; arrays stay on the host, as
+    they do in our runs.
     """
     import onnxruntime
 
@@ -119,7 +116,7 @@ def _open_onnxruntime(path: Path, inputs: Arrays, threads: int) -> Sequence[Vari
         return processors
     try:
         return [*processors, _onnxruntime_variant(path, inputs, threads, spin=True, on=_CUDA)]
-    except Exception:  # noqa: BLE001 -- classes of its own: the GPU or its library is missing
+    except Exception:  # noqa: BLE001 -- its own classes, if the GPU or its library is missing
         return processors
 
 
@@ -133,11 +130,11 @@ def _onnxruntime_variant(
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3  # errors only: its warnings are about defaults
+    options.log_severity_level = 3  # log errors only, no warnings
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     providers = list(dict.fromkeys((on, _CPU)))
     session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-    if session.get_providers()[0] != on:  # it falls back to the CPU and only warns
+    if session.get_providers()[0] != on:  # onnxruntime falls back to the CPU with only a warning
         raise RuntimeError(f"{on} cannot be used")
     binding = session.io_binding()
     for name, array in inputs.items():
@@ -161,7 +158,7 @@ def _onnxruntime_variant(
 def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     """Open OpenVINO with the latency hint, in float32 (its default is bfloat16 on some CPUs).
 
-    One variant has pinned threads, one does not.
+    One variant pins its threads to CPUs, the other does not.
     """
     with _kept_signal_stack():
         return [_openvino_variant(path, inputs, threads, pin=pin) for pin in (True, False)]
@@ -169,10 +166,10 @@ def _open_openvino(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 
 @contextmanager
 def _kept_signal_stack() -> Iterator[None]:
-    """Restore this thread's alternative signal stack after the block (Linux: sigaltstack(2)).
+    """Restore this thread's alternative signal stack afterwards (Linux: sigaltstack(2)).
 
-    OpenVINO 2026.4 replaces the stack, and unmaps its own together with the model. The next Ctrl-C
-    then kills the process.
+    OpenVINO 2026.4 replaces it with one that it unmaps together with the model. The next Ctrl-C
+    would then crash the process.
     """
 
     class Stack(ctypes.Structure):
@@ -201,7 +198,7 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
     )
     request = compiled.create_infer_request()
     for port in compiled.inputs:
-        # Shared memory: the request reads our array, so no frame needs a copy.
+        # With shared memory the request reads our array, so that no run copies its inputs.
         name = next(name for name in sorted(port.names) if name in inputs)
         request.set_tensor(port, openvino.Tensor(inputs[name], shared_memory=True))
 
@@ -220,8 +217,8 @@ def _openvino_variant(path: Path, inputs: Arrays, threads: int, *, pin: bool) ->
 
 
 def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open tinygrad on OpenCL. Its kernels are recorded once and replayed, without a search."""
-    from runtime.opencl.binding import cl  # tinygrad finds PoCL only once pyopencl is loaded
+    """Open tinygrad on OpenCL with TinyJit, which records kernels and replays them; no search."""
+    from runtime.opencl.binding import cl  # tinygrad finds PoCL only if pyopencl is loaded
 
     cl.get_platforms()
     libraries = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))
@@ -242,7 +239,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
     last: dict[str, NDArray[Any]] = {}
 
     def run() -> None:
-        # Copy to the host, as the other peers do. Without that the call would only enqueue.
+        # Copy the outputs to the host, as the other peers do. Otherwise the call only enqueues.
         last.update({name: tensor.numpy() for name, tensor in replayed(**placed).items()})
 
     for _ in range(3):  # once to run, once to record, once to replay
@@ -252,7 +249,7 @@ def _open_tinygrad(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant
 
 
 def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
-    """Open torch in float32 without TF32: operator by operator, or as one CUDA graph."""
+    """Open torch in float32 without TF32: operator by operator on a CPU, as one graph on CUDA."""
     import torch
 
     from tools.timing.torch_model import TorchModel
@@ -274,7 +271,7 @@ def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
     if device == "cuda":
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries choose their kernels before the recording
+            for _ in range(3):  # libraries choose their kernels before the graph is recorded
                 forward()
         stream.synchronize()
         replay = torch.cuda.CUDAGraph()
@@ -282,7 +279,7 @@ def _open_torch(path: Path, inputs: Arrays, threads: int) -> Sequence[Variant]:
             found = forward()
 
     def run() -> None:
-        # Copy from and to the host, as the other peers do.
+        # Copy inputs from the host and outputs to it, as the other peers do.
         results = found
         if replay is None:
             results = forward()

@@ -1,8 +1,4 @@
-"""Makes inputs for runs of a program outside the daemon: from a file, or random.
-
-Random camera frames come with a matching geometry and transform, so that the program does as much
-work as on real frames.
-"""
+"""Creates the inputs of a program for a manual run or a benchmark, from a file or at random."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
     from runtime import TensorSpec
 
-# The cameras of most devices: 1928x1208.
+# The cameras of most devices, with 1928x1208 pixels.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
 LEVEL: Final = (0.0, 0.0, 0.0)
 
@@ -38,12 +34,12 @@ LEVEL: Final = (0.0, 0.0, 0.0)
 def make_frame_inputs(
     specs: Sequence[TensorSpec], generator: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
-    """Return an entry's camera inputs: random frames, their geometry and transform.
+    """Return random frames for the camera inputs of an entry, with geometries and transforms.
 
-    A camera has an input ``NAME_frame`` (uint8, capacity in bytes), ``NAME_geometry`` (int32:
-    width, height, stride, offset of the chroma plane), and maybe ``NAME_transform``, which is set
-    for a camera without rotation. Frames have the size of padded 1928x1208 ones, or the largest
-    size that fits.
+    A camera NAME has an input ``NAME_frame`` (uint8, capacity in bytes) and an input
+    ``NAME_geometry`` (int32: width, height, stride, offset of the chroma plane). If there is a
+    ``NAME_transform``, it is that of a camera without rotation. Frames have the layout of
+    `fitting_format`.
     """
     known = {spec.name: spec for spec in specs}
     found: dict[str, NDArray[Any]] = {}
@@ -62,12 +58,12 @@ def make_frame_inputs(
 
 
 def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
-    """Return a frame's geometry for a program: (4,) int32."""
+    """Return a program's geometry input for a frame: (4,) int32."""
     return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
 
 
 def fitting_format(capacity: int) -> FrameFormat:
-    """Return the layout of 1928x1208 frames, with both sides halved until a frame fits."""
+    """Return the layout of 1928x1208 frames, halving both sizes until `capacity` bytes suffice."""
     width, height = CAMERAS.road.width, CAMERAS.road.height
     while nv12_format(width, height).payload_bytes > capacity and height > 2:
         width, height = max(width // 4 * 2, 2), max(height // 4 * 2, 2)
@@ -89,7 +85,7 @@ def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
 def inputs_for(
     specs: Sequence[TensorSpec], path: Path | None, seed: int
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays of an .npz file, which has one per input, or random ones for None.
+    """Return the arrays of an .npz file, one per input by name, or random ones without a path.
 
     Raises:
         UsageError: the file cannot be read.
@@ -98,11 +94,11 @@ def inputs_for(
 
 
 def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
-    """Return random inputs for timing, whose values do not change the amount of work.
+    """Return random inputs for timing; equal seeds give equal inputs.
 
-    Equal seeds give equal inputs. Camera frames come from `make_frame_inputs`. Other uint8 inputs
-    are uniform bytes, and floats are normal noise. Other integers and booleans are 0 and 1, which
-    are valid as indices almost everywhere.
+    Frames of cameras come from `make_frame_inputs`. Other uint8 inputs are uniformly distributed
+    and floats normally distributed. Other integers and booleans are 0 and 1, which are valid
+    indices in nearly all models.
     """
     generator = np.random.default_rng(seed)
     inputs = make_frame_inputs(specs, generator)

@@ -1,16 +1,15 @@
-"""The roofline: measures a device's limits, and compares each kernel of a program with them.
+"""The roofline model: measures a device's ceilings and compares each kernel with them.
 
-The limits (ceilings) are measured by the simplest possible kernels: chains of independent
+Ceilings are the highest rates of the device. Minimal kernels measure them: chains of independent
 multiply-adds, and sums over an array that is read repeatedly. They run in the same process as the
-program, because the speed of a shared machine changes within an hour.
+program, because the speed of a shared machine changes over time.
 
-A launch of f operations over b bytes takes at least ``max(f / peak, b / bandwidth)``, with the
-bandwidth of the smallest memory level that holds the bytes. Weights are counted separately: a frame
-reads all of them once, so if they do not fit a level together, the next frame finds them only in
-the level below. ``of_roofline`` is that least time divided by the **median** measured time. A
-kernel with several launches is judged by the sums over its launches. The peak is that of float32
-multiply-adds, so a kernel with other operations (divisions, integer positions of a warp) cannot
-reach it.
+A launch with f operations and b bytes takes at least ``max(f / peak, b / bandwidth)``, with the
+bandwidth of the smallest memory level that holds the bytes. Weights are counted separately: each
+frame reads all of them once, so they come from the smallest level that holds all weights together.
+``of_roofline`` is this least time / the **median** measured time. A kernel with several launches is
+judged by the sums over its launches. The peak is that of float32 multiply-adds, so kernels with
+other operations (divisions, integer positions of a warp) cannot reach it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,14 @@ if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl.binding import cl
 
-# Two multiply-add units with a latency of 4 need 8 chains. 12 fit into 16 or 32 registers.
+# Number of independent multiply-add chains. Two units with a latency of 4 need 8 chains, and 12 fit
+# in 16 or 32 registers.
 CHAINS = 12
 ITEMS_PER_CORE = 4
 REPEATS = 9
-TARGET_NS = 6_000_000  # duration of a timed launch: longer than overhead, shorter than a time slice
-EVERYTHING = 1 << 62  # bytes, more than any device has
+# Duration of a timed launch: much longer than the launch overhead, shorter than a time slice.
+TARGET_NS = 6_000_000
+EVERYTHING = 1 << 62  # capacity in bytes of the last memory level
 SGEMM_SIZE = 1024
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 # A kernel is flagged if it takes more than this share of the frame and reaches less than this part
@@ -77,27 +78,20 @@ __kernel void read(__global V* out, const __global V* data, const int first, con
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A level of the memory hierarchy.
-
-    `capacity` is in bytes, over all cores. The rate is measured with all cores reading.
-    """
+    """A level of the memory hierarchy."""
 
     name: str
-    capacity: int
-    gbytes_per_s: float
+    capacity: int  # bytes, of all cores together
+    gbytes_per_s: float  # read rate of all cores together
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The measured limits of a device.
+    """The highest measured rates of a device."""
 
-    `gflops` is the rate of float32 vector multiply-adds, two operations each. The last level holds
-    everything. `sgemm_gflops` is the rate of numpy's matrix product on this CPU; 0 for a GPU.
-    """
-
-    gflops: float
-    levels: tuple[MemoryLevel, ...]
-    sgemm_gflops: float
+    gflops: float  # float32 vector multiply-adds, two operations each
+    levels: tuple[MemoryLevel, ...]  # smallest first; the last one holds everything
+    sgemm_gflops: float  # numpy's matrix product on this machine's CPU; 0 for a GPU
 
     def level_of(self, size: int) -> MemoryLevel:
         """Return the smallest level that holds `size` bytes."""
@@ -115,10 +109,10 @@ class Ceilings:
 
 
 class CeilingProbe:
-    """Kernels that measure the ceilings, built for one device. `measure` can be called repeatedly.
+    """Measures the ceilings of one device; ``measure`` can be called several times.
 
-    `caches` is (L2 of one core, L3) of a CPU in bytes, by default this machine's. `target_ns` is
-    the duration of one timed launch.
+    `caches` are (L2 of one core, L3) in bytes for a CPU; the default is this machine's. `target_ns`
+    is the intended duration of one timed launch.
     """
 
     def __init__(
@@ -134,12 +128,12 @@ class CeilingProbe:
         self._cl = cl
         self._is_cpu = info.kind == "cpu"
         self._target_ns = target_ns
-        # The compiler would split wider vectors, which then need too many registers.
+        # Wider vectors would be split by the compiler and need too many registers.
         width = max(1, min(16, device.handle.preferred_vector_width_float))
         width = spec_of_device(device).lanes if self._is_cpu else width
         self._vector_bytes = 4 * width
-        # A CPU core runs work-items one by one, a GPU thousands at once. A CPU gets several per
-        # core, because the driver may assign the first two to the same thread.
+        # A CPU core runs work-items one after the other; a GPU runs thousands at the same time. A
+        # CPU gets several per core, because the driver can give the first two to one thread.
         self._items = info.compute_units * (ITEMS_PER_CORE if self._is_cpu else 2048)
         enable = cl.command_queue_properties.PROFILING_ENABLE
         self._queue = cl.CommandQueue(device.context, properties=enable)
@@ -159,7 +153,7 @@ class CeilingProbe:
             self._sizes = gpu_levels(cache, info.max_alloc_bytes)
 
     def measure(self) -> Ceilings:
-        """Measure everything once, which takes about 1 s."""
+        """Measure all ceilings once, which takes about a second."""
         levels = tuple(
             MemoryLevel(name, capacity, self._read_rate(array))
             for name, capacity, array in self._sizes
@@ -179,9 +173,9 @@ class CeilingProbe:
         count = max(8, array_bytes // self._vector_bytes // self._items // 8 * 8)
         size = count * self._items * self._vector_bytes
         data = self._cl.Buffer(self._context, self._cl.mem_flags.READ_ONLY, size)
-        # Without writing, all pages would be the same page of zeros, which fits every cache.
+        # Fill the buffer: untouched pages all map to one page of zeros, which fits in every cache.
         self._cl.enqueue_fill_buffer(self._queue, data, np.ones(1, np.float32), 0, size).wait()
-        # A CPU core reads its own part of the array; the threads of a GPU read adjacent vectors.
+        # Each CPU core reads its own piece; the threads of a GPU read adjacent vectors.
         first, step = (count, 1) if self._is_cpu else (1, self._items)
 
         def launch(rounds: int) -> cl.Event:
@@ -195,7 +189,10 @@ class CeilingProbe:
             data.release()
 
     def _best_rate(self, launch: Callable[[int], cl.Event], work: int, rounds: int) -> float:
-        """Return the best `work` per ns, over launches with a suitable number of rounds."""
+        """Return the best rate in `work` per nanosecond, where `work` is that of one round.
+
+        The number of rounds is chosen so that a launch takes the target duration.
+        """
         elapsed_ns = self._time_ns(launch(rounds))
         rounds = max(1, min(1 << 20, int(rounds * self._target_ns / max(elapsed_ns, 1))))
         best_ns = min(self._time_ns(launch(rounds)) for _ in range(REPEATS))
@@ -212,11 +209,11 @@ class CeilingProbe:
 def cpu_levels(l2: int, l3: int, cores: int, max_alloc: int) -> list[tuple[str, int, int]]:
     """Return (name, capacity, bytes to read) of each memory level of a CPU.
 
-    `l2` is the L2 of one core and `l3` that of all cores, in bytes; 0 if there is none.
+    Each work-item reads its piece of the array repeatedly on one core. The piece for L2 is half of
+    the L2. The piece for L3 is four times the L2 if the L3 is large enough. The array for DRAM is
+    twice the L3, limited by the largest buffer.
 
-    A work-item reads its piece of the array repeatedly on one core. For L2 the piece is half of the
-    L2. For L3 it is four times the L2, or less if the L3 is small. For DRAM the array is twice the
-    L3, or less if the device limits the size of a buffer.
+    `l2` is the size for one core in bytes. `l3` is the size for all cores, or 0.
     """
     items = cores * ITEMS_PER_CORE
     levels = [("L2", l2 * cores, l2 // 2 * items)]
@@ -228,13 +225,13 @@ def cpu_levels(l2: int, l3: int, cores: int, max_alloc: int) -> list[tuple[str, 
 
 
 def gpu_levels(cache: int, max_alloc: int) -> list[tuple[str, int, int]]:
-    """Return (name, capacity, bytes to read) of a GPU's cache and memory; see `cpu_levels`."""
+    """Return (name, capacity, bytes to read) of a GPU's cache, if it has one, and memory."""
     memory = ("DRAM", EVERYTHING, min(max(8 * cache, 256 << 20), max_alloc // 2))
     return [("L2", cache, cache // 2), memory] if cache else [memory]
 
 
 def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
-    """Return the bytes of one core's L2 and of its L3; typical sizes if sysfs has none."""
+    """Return the sizes in bytes of one core's L2 and of its L3; 1 MiB and 0 if sysfs lacks them."""
     found = {2: 1 << 20, 3: 0}
     for index in sorted(directory.glob("index*")):
         level = int((index / "level").read_text(encoding="utf-8"))
@@ -245,7 +242,7 @@ def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
 
 
 def measure_sgemm(size: int = SGEMM_SIZE) -> float:
-    """Return the best GFLOP/s of numpy's float32 product of two square matrices."""
+    """Return the best GFLOP/s of numpy's float32 product of two `size` x `size` matrices."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     out = np.empty_like(a)
@@ -268,42 +265,32 @@ def describe(ceilings: Ceilings) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class RooflineRow:
-    """One launch, compared with the ceilings.
-
-    Attributes:
-        origin: the ONNX nodes that it computes.
-        ms, min_ms: median and shortest time. Rates and `of_...` are relative to the median.
-        least_ms: lower bound of the time.
-        share: share of the sum of all launches' medians.
-        bytes_moved: bytes of all buffers, each counted once; `weight_bytes` of them are weights.
-        bound: "compute", or the memory level that limits it.
-        of_roofline: least possible time / measured time, 0 to about 1.
-        of_sgemm: rate of operations / that of numpy's sgemm; None if not measured.
-    """
+    """One launch, compared with the ceilings. Rates and `of_...` use the median time."""
 
     launch: int
     name: str
-    origin: tuple[str, ...]
-    ms: float
-    min_ms: float
-    least_ms: float
-    share: float
+    origin: tuple[str, ...]  # the ONNX nodes that it computes
+    ms: float  # median time
+    min_ms: float  # shortest time
+    least_ms: float  # lower bound of the time by the roofline
+    share: float  # median time / sum of the medians of all launches
     flops: int
-    bytes_moved: int
-    weight_bytes: int
+    bytes_moved: int  # bytes of all buffers, each counted once
+    weight_bytes: int  # bytes of weights among them
     gflops: float
     gbytes_per_s: float
-    bound: str
-    of_roofline: float
-    of_sgemm: float | None
+    bound: str  # "compute", or the name of the memory level that limits it
+    of_roofline: float  # least time / median time, 0 to about 1
+    of_sgemm: float | None  # rate / rate of numpy's sgemm; None if that was not measured
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """All launches of one kernel, with the fields of `RooflineRow` summed where possible.
+    """All launches of one kernel, with the fields of `RooflineRow`.
 
-    Name, origin and bound are those of the slowest launch. `flagged` means more than 2 % of the
-    frame and less than half of the roofline.
+    Times, shares, operations and bytes are sums over the launches. Name, origin and bound are those
+    of the slowest launch. A kernel is `flagged` if it takes over 2 % of the frame and reaches less
+    than half of its roofline.
     """
 
     name: str
@@ -323,21 +310,21 @@ class KernelRow:
 
 
 def weight_bytes_of(manifest: Manifest, entry: str) -> list[int]:
-    """Return, for each launch of an entry, the bytes of weights among its arguments."""
+    """Return the bytes of the weights among the arguments of each launch of an entry."""
     spec = manifest.entry(entry)
-    assert spec is not None  # the program has run it
+    assert spec is not None  # the program has run the entry
     sizes = []
     for index in spec.launches:
         kernel = manifest.kernels[index]
         weights = {n for n in kernel.args if manifest.buffers[n].kind == "weight"}
-        # A kernel may read only a part of a buffer, so bytes_moved is the limit.
+        # A kernel can read only a part of a buffer; bytes_moved counts only that part.
         total = sum(manifest.buffers[n].size for n in sorted(weights))
         sizes.append(min(total, kernel.bytes_moved))
     return sizes
 
 
 def quietest(profiles: Sequence[Sequence[KernelTime]]) -> list[KernelTime]:
-    """Return the profile with the smallest sum, but with the shortest times of all profiles."""
+    """Return the fastest profile by the sum of medians, with the shortest times of all profiles."""
     chosen = min(profiles, key=lambda profile: sum(time.median_ms for time in profile))
     shortest = [min(time.min_ms for time in times) for times in zip(*profiles, strict=True)]
     return [replace(time, min_ms=ms) for time, ms in zip(chosen, shortest, strict=True)]
@@ -346,7 +333,7 @@ def quietest(profiles: Sequence[Sequence[KernelTime]]) -> list[KernelTime]:
 def make_rows(
     times: Sequence[KernelTime], weights: Sequence[int], ceilings: Ceilings
 ) -> list[RooflineRow]:
-    """Compare each launch with the ceilings; slowest first.
+    """Compare each launch with the ceilings; return rows, slowest first.
 
     `weights` has the bytes of weights of each launch.
     """
@@ -370,7 +357,7 @@ def _row(
     bound = "compute"
     if others_ns + weights_ns > compute_ns:
         bound = level.name if others_ns >= weights_ns else below.name
-    # A clock of 1 ns resolution cannot measure less.
+    # Times are at least 1 ns, the resolution of the clock.
     taken_ns = max(time.median_ms * 1e6, 1.0)
     least_ns = max(compute_ns, others_ns + weights_ns)
     gflops = time.flops / taken_ns
@@ -394,7 +381,7 @@ def _row(
 
 
 def make_kernels(rows: Sequence[RooflineRow], ceilings: Ceilings) -> list[KernelRow]:
-    """Compare each kernel, by the sums over its launches, with the ceilings; slowest first."""
+    """Compare each kernel with the ceilings by sums over its launches; slowest first."""
     launches: dict[str, list[RooflineRow]] = {}
     for row in rows:
         launches.setdefault(row.name, []).append(row)

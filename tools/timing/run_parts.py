@@ -1,12 +1,13 @@
-"""Runs a program in parts, in phases that the host times or launch by launch, and writes traces.
+"""Runs a program in parts: in phases that the host times, or launch by launch.
 
-`phased_runs` waits until the device is idle after each phase (inputs written, kernels run, outputs
-read), so that each phase has its own time. `Program.run` waits only once. A `Stepper` waits after
-each launch, so that tools that look for a wrong launch can read every buffer.
+`phased_runs` waits for the device after each phase (inputs written, kernels run, outputs read), so
+that each phase has its own time; `Program.run` waits only once. A `Stepper` waits after each
+launch, so that tools that search for a wrong launch can read every buffer; this is slow.
 
-A Chrome trace (chrome://tracing, Perfetto) shows each run as a slice that contains its launches,
-named after their ONNX nodes. Another track shows the host's phases. Host and device use different
-clocks; they are aligned by the first launch of a run, which is queued when the inputs are written.
+`trace_events` makes a Chrome trace of phased runs (for chrome://tracing or Perfetto). A run is a
+slice that contains its launches, which are named after their ONNX nodes. The host has its own
+track: writing inputs, queuing launches, waiting, reading outputs. Host and device have different
+clocks; they are aligned at the moment when a run's first launch is queued.
 """
 
 import os
@@ -31,23 +32,23 @@ from runtime.run.submission import open_queue
 from runtime.texts import short_origin
 from tools.lib.json_output import json_text
 
-# About 20 MB of JSON, which viewers open in seconds.
+# The most launches in a trace: about 20 MB of JSON, which viewers open in seconds.
 MAX_EVENTS = 20_000
 _DEVICE = {"pid": 1, "tid": 1}
 _HOST = {"pid": 1, "tid": 2}
-_HASH = re.compile(r"_[0-9a-f]{12}$")  # the suffix that the compiler appends to a kernel's kind
+_HASH = re.compile(r"_[0-9a-f]{12}$")  # the digest that the compiler appends to a kernel's kind
 
 
 @dataclass(frozen=True, slots=True)
 class PhasedRun:
-    """The times of one run, in ns of the host's monotonic clock."""
+    """The times of one run, in ns on the host's monotonic clock."""
 
-    begun_ns: int  # the inputs were checked
-    written_ns: int  # the inputs were on the device
-    queued_ns: int  # all launches were queued
-    done_ns: int  # the device was idle
-    read_ns: int  # the outputs were read
-    spans: tuple[Span, ...] = ()  # times of launches by the device's clock; () without profiling
+    begun_ns: int  # inputs are checked
+    written_ns: int  # inputs are on the device
+    queued_ns: int  # launches are queued
+    done_ns: int  # the device is idle
+    read_ns: int  # outputs are read
+    spans: tuple[Span, ...] = ()  # each launch on the device's clock; empty without profiling
 
 
 def phased_runs(
@@ -58,13 +59,12 @@ def phased_runs(
     *,
     profiling: bool = False,
 ) -> list[PhasedRun]:
-    """Run an entry phase by phase, `runs` times. States advance as in `Program.run`.
+    """Run an entry `runs` times, phase by phase; state advances as in `Program.run`.
 
-    With `profiling`, kernels are launched one by one and timed by the device's clock. The caller
-    keeps ownership of the program.
+    With `profiling`, kernels are launched one by one and timed by the device's clock.
 
     Raises:
-        InputError: as for `Program.run`, or `runs` is not positive.
+        InputError: an input is invalid, or `runs` is not positive.
         RuntimeFault: the device failed.
     """
     if runs < 1:
@@ -107,22 +107,22 @@ def phased_runs(
 
 
 def traceable_runs(launches: int, wanted: int) -> int:
-    """Return the number of runs in a trace: `wanted`, or fewer due to the limit `MAX_EVENTS`."""
+    """Return the number of runs in a trace: `wanted`, or fewer to stay within `MAX_EVENTS`."""
     return max(1, min(wanted, MAX_EVENTS // max(1, launches)))
 
 
 def trace_events(
     runs: Sequence[PhasedRun], device: str, manifest: Manifest, entry: str
 ) -> dict[str, Any]:
-    """Return the trace as an object of the Trace Event Format (complete events, times in us).
+    """Return the trace as the object of the Trace Event Format (complete events, times in µs).
 
-    Runs follow each other on one device track and one host track. Time 0 is the earliest event.
-    Each run has the spans of all launches, in launch order.
+    There is one track for the device and one for the host. Time 0 is the earliest event. Spans of
+    `runs` are in launch order.
     """
     spec = manifest.entry(entry)
-    assert spec is not None  # it has run
+    assert spec is not None  # the entry has been run
     notes = [_note(manifest.kernels[index], manifest.buffers) for index in spec.launches]
-    # The offset from the host's clock to the device's, for each run.
+    # Device clock - host clock, for each run.
     offsets = [r.spans[0].queued_ns - r.written_ns if r.spans else 0 for r in runs]
     begun = (run.begun_ns + offset for run, offset in zip(runs, offsets, strict=True))
     origin = min((*begun, *(span.queued_ns for run in runs for span in run.spans)), default=0)
@@ -154,7 +154,7 @@ def trace_events(
 
 
 def _host_events(run: PhasedRun, number: int, offset_ns: int) -> list[dict[str, Any]]:
-    """Return the phases of a run as slices of the host track."""
+    """Return the phases of a run as slices on the host's track."""
     phases = {
         "write inputs": (run.begun_ns, run.written_ns),
         "queue launches": (run.written_ns, run.queued_ns),
@@ -180,7 +180,7 @@ def _slice(
 
 
 def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:
-    """Return the name, the kind and the arguments of the trace events of one launch."""
+    """Return name, kind and arguments of a launch's events."""
     kind = _HASH.sub("", kernel.name)
     nodes = list(kernel.origin)
     return {
@@ -199,7 +199,7 @@ def _note(kernel: KernelSpec, buffers: Sequence[BufferSpec]) -> dict[str, Any]:
 
 
 def _describe(buffer: BufferSpec) -> str:
-    """Return the text for a kernel's argument: "weight float32[64, 12, 3, 3] conv.weight"."""
+    """Return a kernel argument as text: "weight float32[64, 12, 3, 3] conv.weight"."""
     kind = "intermediate" if buffer.kind == "arena" else buffer.kind
     return f"{kind} {buffer.dtype}{list(buffer.shape)} {buffer.name}".rstrip()
 
@@ -212,7 +212,7 @@ def _rates(work: dict[str, Any], duration_ns: int) -> dict[str, float]:
 
 
 def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
-    """Write a trace as JSON, atomically.
+    """Write a trace as JSON. The file is replaced atomically.
 
     Raises:
         RuntimeFault: the file cannot be written.
@@ -226,23 +226,20 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
 
 
 class Stepper:
-    """Runs a loaded program launch by launch. The caller keeps ownership of the program.
-
-    States advance as in `Program.run`.
-    """
+    """Runs a loaded program launch by launch; its state advances as in `Program.run`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
 
     def states(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all states by name."""
+        """Return copies of all state buffers, by name."""
         buffers = self._program.manifest.buffers
         return {spec.name: self._program.state(spec.name) for spec in buffers if self._is(spec)}
 
     def set_states(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Write states.
+        """Write state buffers, given their values by name.
 
-        `values` maps names to arrays of the state's size in bytes. Other names are ignored.
+        Values must have the declared size in bytes. Unknown names are ignored.
 
         Raises:
             RuntimeFault: the device failed.
@@ -257,10 +254,10 @@ class Stepper:
     def launches(self, inputs: Mapping[str, NDArray[Any]], entry: str) -> Iterator[int]:
         """Run an entry and yield the index of each launch once it has finished.
 
-        `inputs` are as for `Program.run`.
+        `inputs` are those of `Program.run`.
 
         Raises:
-            InputError: as for `Program.run`.
+            InputError: an input is invalid.
             RuntimeFault: the device failed.
         """
         program = self._program
@@ -281,7 +278,7 @@ class Stepper:
             program._pending.clear()
 
     def read(self, index: int) -> NDArray[np.uint8] | None:
-        """Return the bytes of a buffer of the manifest, without padding; None for an image."""
+        """Return the bytes of buffer `index` of the manifest, without padding; None for images."""
         spec = self._program.manifest.buffers[index]
         if spec.image is not None or spec.payload_bytes == 0:
             return None

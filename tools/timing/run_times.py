@@ -1,11 +1,10 @@
-"""Times runs: of one program, and of several programs in alternating blocks.
+"""Measures run times: of one program, or of several programs in alternating blocks.
 
-`measure` returns percentiles over complete runs of an entry, and medians of their phases.
+`measure` returns percentiles of complete runs of an entry, and medians of their phases.
 
-On a shared machine all speeds drift by tens of percent within minutes. Also, the worker threads of
-some runtimes spin after a call and take cores from the next program. Therefore several programs are
-compared in rounds: each runs a short block in turn, after a pause, and ratios are formed only
-within a round.
+`measure_rounds` compares several programs. On a shared machine, speed drifts by tens of percent
+within minutes, and worker threads of some runtimes spin after a call and occupy cores. Therefore
+each program in turn runs a short block after a pause, and ratios are computed only within a round.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
-# Fewest runs of a measurement that is limited by time; fewer have no percentiles.
+# The least number of runs in a measurement by time, for meaningful percentiles.
 LEAST_RUNS: Final = 10
 PERCENTILES: Final = (90, 95, 99)
-# Number of runs for the phases, whose medians need only a few.
+# The most runs to measure phases: medians need only a few.
 PHASED_RUNS: Final = 50
-# Calls per block, and the pause before a block. The pause is longer than the workers of any peer
-# spin; the daemon also pauses between frames.
+# Calls in a block, and the pause before it. The pause is longer than any peer's workers spin; the
+# daemon pauses between frames, too.
 FRAMES: Final = 20
 PAUSE_S: Final = 0.4
 
@@ -44,13 +43,13 @@ def measure(
     seconds: float | None = None,
     warm_up: int = WARM_UP_RUNS,
 ) -> dict[str, Any]:
-    """Time runs of an entry, one right after the other; return times in ms and the entry's work.
+    """Time back-to-back runs of an entry; return times in ms, and its work by the manifest.
 
-    Without `runs`, the runs take `seconds`, but there are at least `LEAST_RUNS`. `warm_up` runs
-    before them are not counted.
+    The measurement ends after `runs` runs or after `seconds`, but not before `LEAST_RUNS` if `runs`
+    is None. `warm_up` runs before it are not counted.
 
     Raises:
-        InputError, RuntimeFault: as for `Program.run`.
+        InputError, RuntimeFault: from `Program.run`.
     """
     for _ in range(warm_up):
         program.run(inputs, entry)
@@ -92,7 +91,7 @@ def _summary(times_ms: NDArray[np.float64]) -> dict[str, float]:
 def _phases(
     program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int
 ) -> dict[str, float]:
-    """Return medians of the phases, from separate runs in which the device idles between them."""
+    """Return medians of the phases of separate runs, with an idle device between phases."""
     found = phased_runs(program, inputs, entry, runs)
     return {
         "write_ms": float(np.median([run.written_ns - run.begun_ns for run in found])) / 1e6,
@@ -104,7 +103,7 @@ def _phases(
 def _work(program: Program, entry: str, median_ns: float) -> dict[str, Any]:
     manifest = program.manifest
     spec = manifest.entry(entry)
-    assert spec is not None  # program.run has accepted it
+    assert spec is not None  # the entry has been run
     launches = [manifest.kernels[index] for index in spec.launches]
     return {
         "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
@@ -128,30 +127,21 @@ def resident_mib() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two programs timed in the same rounds, in ms.
+    """The comparison of two programs over the same rounds; times are in milliseconds."""
 
-    Attributes:
-        ours_ms, theirs_ms: median over the rounds of each side's block medians.
-        ratio: median over the rounds of ours / theirs.
-        ratio_min, ratio_max: smallest and largest ratio of a round.
-        ratio_quiet: our fastest block / their fastest block, even of different rounds. It remains
-            useful if other load disturbed many rounds.
-        blocks: (ours, theirs) of each round, each the median of one block.
-    """
-
-    ours_ms: float
-    theirs_ms: float
-    ratio: float
-    ratio_min: float
-    ratio_max: float
-    ratio_quiet: float
-    blocks: tuple[tuple[float, float], ...]
+    ours_ms: float  # median over the rounds of our block medians
+    theirs_ms: float  # median over the rounds of their block medians
+    ratio: float  # median over the rounds of ours / theirs
+    ratio_min: float  # smallest ratio of a round
+    ratio_max: float  # largest ratio of a round
+    ratio_quiet: float  # our fastest block / their fastest block; robust against other load
+    blocks: tuple[tuple[float, float], ...]  # block medians (ours, theirs) of each round
 
 
 def measure_block(
     run: Callable[[], object], frames: int = FRAMES, pause_s: float = PAUSE_S
 ) -> float:
-    """Return the median time of a call over one block, in ms, after a pause."""
+    """Pause, call `run` `frames` times, and return the median time of a call in ms."""
     time.sleep(pause_s)
     times_ns = np.empty(frames, np.int64)
     for index in range(frames):
@@ -167,11 +157,10 @@ def measure_rounds(
     frames: int = FRAMES,
     pause_s: float = PAUSE_S,
 ) -> dict[str, NDArray[np.float64]]:
-    """Run a block of each program in turn, `rounds` times, after one round to warm up.
+    """Run a block of each program in turn, `rounds` times, after a warm-up round.
 
-    The order rotates from round to round, so that no program always follows the same one. Each
-    block has `frames` calls after a pause. Returns each program's block medians in ms, float64
-    (rounds,).
+    The order rotates from round to round. Each block has `frames` calls after a pause. Returns the
+    (rounds,) block medians of each program in ms.
     """
     names = list(runs)
     medians = {name: np.empty(rounds) for name in names}
@@ -185,10 +174,7 @@ def measure_rounds(
 
 
 def compare(ours_ms: NDArray[np.float64], theirs_ms: NDArray[np.float64]) -> Comparison:
-    """Compare our block medians with the peer's, round by round.
-
-    Both arrays are from the same rounds, (rounds,).
-    """
+    """Compare our blocks with the peer's, given the (rounds,) block medians of the same rounds."""
     ratios = ours_ms / theirs_ms
     return Comparison(
         ours_ms=float(np.median(ours_ms)),
@@ -206,7 +192,7 @@ def max_relative_error(
 ) -> float:
     """Return the largest |difference| / max |theirs| over all outputs; inf if one is not finite.
 
-    `theirs` must have all names in `ours`, with as many elements, and may have more.
+    The peer must have all our outputs with the same numbers of elements; further ones are ignored.
     """
     worst = 0.0
     for name, values in ours.items():

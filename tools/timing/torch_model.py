@@ -1,7 +1,7 @@
-"""Runs an ONNX model in torch, operator by operator, as a model's author would on a GPU.
+"""Runs an ONNX model in torch, operator by operator, for comparison in benchmarks.
 
-It supports only the operators of the example models; torch itself cannot read ONNX. Each operator
-calls torch's own function, so the times are those of torch's kernels.
+torch itself cannot read ONNX. Each operator is one call of a torch function, so that the times are
+those of torch's kernels. Only the operators of the example models are supported.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class OperatorError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node with its inputs: tensors (`given`, None if left out) and constants (`known`)."""
+    """A call of an operator: its node and its input values."""
 
     node: onnx.NodeProto
-    given: Sequence[Any]
-    known: Sequence[NDArray[Any] | None]
+    given: Sequence[Any]  # tensor of each input; None if it is omitted
+    known: Sequence[NDArray[Any] | None]  # value of each constant input; None for others
     attributes: Mapping[str, Any]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node."""
+        """Return an attribute or the default."""
         return self.attributes.get(name, default)
 
     def ints(self, number: int, name: str = "") -> list[int] | None:
-        """Return the integers of a constant input, or of the attribute in older ONNX versions."""
+        """Return constant input `number` as integers, or attribute `name` of older versions."""
         if number < len(self.known) and self.known[number] is not None:
             return [int(value) for value in np.ravel(self.known[number])]  # type: ignore[arg-type]
         found = self.get(name)
@@ -52,7 +52,7 @@ class TorchModel:
     """An ONNX model with its weights on a torch device.
 
     Raises:
-        OperatorError: it has an unsupported operator.
+        OperatorError: the model has an unsupported operator.
     """
 
     def __init__(self, path: Path, device: str) -> None:
@@ -86,7 +86,10 @@ class TorchModel:
 
 
 def _padded(call: _Call, fill: float) -> tuple[Any, list[int]]:
-    """Return a window's input and remaining padding; uneven padding is applied to the input."""
+    """Return the input of a windowed operator, and the symmetric padding for torch's function.
+
+    Asymmetric padding is applied here with `fill`, and the returned padding is 0.
+    """
     x, pads = call.given[0], call.get("pads") or [0, 0, 0, 0]
     begin, end = pads[: len(pads) // 2], pads[len(pads) // 2 :]
     if begin == end:

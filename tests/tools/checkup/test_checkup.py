@@ -12,10 +12,8 @@ import pytest
 from cereal.frame_ring import MAGIC
 from tools.checkup import machine, surroundings
 from tools.checkup.findings import Finding, Scrubber, Section, Verdict, report_plain, report_text
-from tools.checkup.machine import Clock, read_sensors
-from tools.checkup.parts import run_apart
-from tools.service import opencl_drivers
-from tools.service.opencl_drivers import Driver
+from tools.checkup.machine import Clock, Driver, read_sensors
+from tools.checkup.parts import run_in_process
 
 KGSL = "sys/class/kgsl/kgsl-3d0"
 ROGUE = "tests.tools.checkup.rogue"
@@ -77,12 +75,12 @@ def test_a_driver_that_no_file_names_is_found_and_named(tmp_path: Path) -> None:
     known = Driver("Known", ("libone.so.1", "libc.so.6"), ())
     absent = Driver("Absent", ("libnothing.so.9",), ())
     drivers = (here, known, absent)
-    assert opencl_drivers.undeclared(vendors, drivers) == [(here, "libc.so.6")]
+    assert machine.undeclared_drivers(vendors, drivers) == [(here, "libc.so.6")]
     own = tmp_path / "own"
-    assert opencl_drivers.vendors_with(own, vendors, drivers) == ["Here"]
-    assert opencl_drivers.declared(own) == {"one.icd": "libone.so.1", "here.icd": "libc.so.6"}
-    assert opencl_drivers.undeclared(own, drivers) == []
-    assert opencl_drivers.vendors_with(tmp_path / "none", tmp_path / "missing", (absent,)) == []
+    assert machine.write_vendors(own, vendors, drivers) == ["Here"]
+    assert machine.declared_libraries(own) == {"one.icd": "libone.so.1", "here.icd": "libc.so.6"}
+    assert machine.undeclared_drivers(own, drivers) == []
+    assert machine.write_vendors(tmp_path / "none", tmp_path / "missing", (absent,)) == []
 
 
 def test_a_node_that_is_closed_to_the_user_is_bad(
@@ -141,7 +139,7 @@ def test_cameras_are_seen_and_not_asked(tmp_path: Path) -> None:
     ],
 )
 def test_a_part_that_fails_is_a_bad_section(part: str, text: str) -> None:
-    section = run_apart(part, {}, 20.0, ROGUE)
+    section = run_in_process(part, {}, 20.0, ROGUE)
     assert section.verdict is Verdict.BAD
     assert section.findings[0].text.startswith(text)
     assert section.name == part
@@ -153,7 +151,7 @@ def test_a_part_that_hangs_is_cut_and_its_processes_end(
     child = tmp_path / "child"
     monkeypatch.setenv("ROGUE_CHILD", str(child))
     started = time.monotonic()
-    section = run_apart("hangs", {}, 2.0, ROGUE)
+    section = run_in_process("hangs", {}, 2.0, ROGUE)
     assert time.monotonic() - started < 30
     assert section.findings[0].text == "timed out after 2 s"
     pid = int(child.read_text(encoding="utf-8"))

@@ -184,7 +184,7 @@ def in_metres(modeld: Modeld, tmp_path: Path) -> Compare:
 
 def test_the_table_says_how_far_and_in_which_frame(in_metres: Compare) -> None:
     lines = in_metres(1, MOVED).out.splitlines()
-    start = lines.index("what it does to the drive:")
+    start = lines.index("effect on the drive:")
     columns = "quantity unit mean p99 max bias frame left right lost new"
     assert lines[start + 1].split() == columns.split()
     found = {line.split()[0]: line.split()[1:] for line in lines[start + 2 : start + 5]}
@@ -195,7 +195,7 @@ def test_the_table_says_how_far_and_in_which_frame(in_metres: Compare) -> None:
     assert lines[-1].startswith("hint: ")
     # Other services have no table.
     said = in_metres(1, [*MOVED, car_state(30, 1.0)], "--service", "carState").out
-    assert "what it does to the drive" not in said
+    assert "effect on the drive" not in said
 
 
 def test_gates_beside_tolerances_and_in_their_place(in_metres: Compare, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_gates_beside_tolerances_and_in_their_place(in_metres: Compare, tmp_path
     in_metres(1, SAME, "--gate", "lateral_2s_max_m > 1")
     in_metres(0, SAME, "--gate", "lead_distance_max_m < 1")
     said = in_metres(1, SAME, "--gate", "error.lateral_2s_max_m < 9").out
-    assert "those of errors take the truth of a rendered drive" in said
+    assert "figures of errors need the truth of a rendered drive" in said
 
 
 FAULTS: dict[str, Callable[[Any], None]] = {
@@ -257,7 +257,7 @@ def test_json_and_page(in_metres: Compare, tmp_path: Path) -> None:
     assert row["meaning"] == "planned position to the right after 2 s"
     assert behaviour["gates"][0]["holds"] is True
     text = page.read_text(encoding="utf-8")
-    assert "<h2>What it does to the drive</h2>" in text
+    assert "<h2>Effect on the drive</h2>" in text
     assert "<td>lateral_2s</td><td>m</td>" in text
     # A sentence and metres; fields are behind a line that opens them.
     lead = "The path moves by at most 2.0 cm after 2 s (frame"

@@ -97,7 +97,7 @@ def test_a_drive_of_one_side_only_could_not_be_compared(logs: Logs, modeld: Mode
 def test_what_is_no_directory_of_logs_is_refused(logs: Logs, modeld: Modeld) -> None:
     old, new = logs("old"), logs("new")
     modeld.refused(4, "name one of its directories: new, old", "compare", old.parent, new)
-    modeld.refused(4, "old: expected a log beside", "compare", old, new / "a.rlog")
+    modeld.refused(4, "old: expected a log like", "compare", old, new / "a.rlog")
     modeld.refused(2, "--table takes several", "compare", old, new, old)
     shutil.copy(old / "a.rlog", old / "a.qlog")
     modeld.refused(4, "expected one log of each drive, found a.qlog", "compare", old, new)

@@ -12,7 +12,7 @@ from modeld.constants import X_IDXS
 from modeld.vehicle.cameras import Camera
 from tests.tools.conftest import Modeld
 from tests.tools.footage.clip import LABELS
-from tools.behaviour.footage import Figures, Subject, judge, lane_ahead, perfect_fit, subject_of
+from tools.behaviour.footage import Figures, Subject, blind_lane, judge, perfect_fit, subject_of
 from tools.behaviour.labels import LabelledFrame, Labels, RoadPlane, read_labels, where_crossed
 from tools.messages.camera import VideoCamera, project
 from tools.messages.drive_log import Curves
@@ -121,7 +121,7 @@ def test_the_references_are_the_labels_themselves_and_the_middle_of_a_lane() -> 
     labels = _labels(*LANES)
     best = subject_of("best", labels, perfect_fit(labels))
     assert _figures(best, "both lines", "all").mean_m == pytest.approx(0.0, abs=1e-4)
-    blind = subject_of("blind", labels, lane_ahead(labels))
+    blind = subject_of("blind", labels, blind_lane(labels))
     assert _figures(blind, "both lines", "all").mean_m == pytest.approx(0.5 / 3, abs=1e-4)
     assert blind.following == pytest.approx(0.0, abs=1e-3)
     assert best.errors.coverage == blind.errors.coverage == (1.0, 1.0)

@@ -16,7 +16,7 @@ from tests.tools.page import Page
 from tools.errors import UsageError
 from tools.report import history
 from tools.report.history import FILE_NAME, Run, append_run, note_run, read_history
-from tools.report.history_report import better, change_points, judge_runs, least_of
+from tools.report.history_report import better, change_points, judge_runs, smallest_change
 
 RUN = Run("2026-11-28T09:30:00Z", "ab" * 20, False, "bench", "driving run", "CPU", "m", {})
 
@@ -196,7 +196,7 @@ def test_a_change_names_the_commit_that_made_it() -> None:
 def test_noise_and_single_outliers_are_no_change() -> None:
     noise = np.random.default_rng(3).normal(10.0, 0.3, (40, 60))
     noise[:, 30] += 20.0
-    found = [change_points(row, least_of("median_ms", row)) for row in noise]
+    found = [change_points(row, smallest_change("median_ms", row)) for row in noise]
     assert sum(map(bool, found)) <= 2
     step = noise[0] + np.where(np.arange(60) >= 40, 2.0, 0.0)
     assert change_points(step, 0.2) == [40]
@@ -220,14 +220,14 @@ def test_the_command_draws_each_figure_and_fails_on_the_last_one(
     done = modeld(1, "history", directory, "--html", page)
     assert "BEYOND" in done.out
     assert "median_ms: changed at 0000000000 (2026-11-28): 10 to 13" in done.out
-    assert done.out.splitlines()[-1] == ("1 of 1 figure is beyond what the past allows: median_ms.")
+    assert done.out.splitlines()[-1] == ("1 of 1 figure is outside the allowed range: median_ms.")
     assert "figures.jsonl:15: left out" in done.err
     found = Page(page)
     assert found.links == []
     assert found.seen.count("svg") == 1
     assert found.text.count('class="change"') == 1
     assert found.text.count("-dot") >= 14
-    assert "17 at 0000000000, beyond what its past allows: 12.74 to 13.26" in found.text
+    assert "17 at 0000000000, outside the allowed range: 12.74 to 13.26" in found.text
     answer = modeld(0, "history", directory, "--figure", "other*", "--json").json
     assert (answer["figures"], answer["runs"]) == ([], 14)
 

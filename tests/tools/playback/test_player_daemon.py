@@ -141,7 +141,7 @@ def test_the_printed_command_starts_a_daemon_that_answers_a_video(
         subscriber = stack.enter_context(closing(ZmqTransport(bus))).subscriber("modelV2")
         player = stack.enter_context(_process(*words, directory=tmp_path))
         assert player.stdout is not None
-        assert player.stdout.readline() == "a daemon for it:\n"
+        assert player.stdout.readline() == "start a daemon for it with:\n"
         name, *printed = shlex.split(player.stdout.readline())
         assert name == "modeld"
         daemon = stack.enter_context(_process(*printed, directory=tmp_path))

@@ -156,8 +156,8 @@ def test_a_set_and_a_report_name_it(replays: Replays, tmp_path: Path) -> None:
             4,
             "expected a monitoring artifact, found a driving one; pass driving models with --",
         ),
-        ((*ALONE, "--live"), 2, "--live: expected --model beside --monitoring"),
-        ((*ALONE, "--report", "x.html"), 2, "--report: expected --model beside --monitoring"),
+        ((*ALONE, "--live"), 2, "--live: expected --model with --monitoring"),
+        ((*ALONE, "--report", "x.html"), 2, "--report: expected --model with --monitoring"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -180,7 +180,7 @@ def test_references_that_nothing_uses_are_listed_and_removed(
     words = ["regress", "--model", regress.model, "--reference", regress.references]
     words += ["--drives", regress.video]
     said = modeld(0, *words, "--prune", "list").out
-    assert "2 files that nothing here uses" in said
+    assert "2 files that these drives and models do not use" in said
     assert regress.files() == before
     # A drive that is renamed keeps its file.
     (regress.references / kept).rename(regress.references / f"renamed{kept[9:]}")

@@ -356,10 +356,10 @@ def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: 
     history = ("--history", tmp_path / "history")
     said = regress(0, *within, *history, model=faulty).out
     assert "1 gate held, overriding" in said
-    assert "what it does to the drive:" in said
+    assert "effect on the drive:" in said
     text = report.read_text(encoding="utf-8")
     assert "meant: outputs" in text
-    assert "<h3>What it does to the drive</h3>" in text
+    assert "<h3>Effect on the drive</h3>" in text
     assert "The path moves by at most 1.6 mm after 2 s (frame 8). The gate holds." in text
     (run, *_), damaged = read_history(tmp_path / "history")
     assert (run.command, damaged) == ("regress", [])

@@ -156,7 +156,7 @@ def test_a_page_about_a_change_opens_with_metres_and_the_worst_frame(
         "compare": "The path moves by at most 1.4 cm after 2 s",
         "regress": "2 of 2 drives changed",
     }
-    assert said[name] in words.partition("What it does")[0]
+    assert said[name] in words.partition("Effect on the drive")[0]
     # Fields, with their exponents and many digits, are folded.
     assert "e-05" not in words
     top = "document.querySelector('svg').getBoundingClientRect().top + scrollY"

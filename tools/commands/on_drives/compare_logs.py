@@ -3,19 +3,19 @@
 LEFT is the reference. All output messages of the daemons are compared (modelV2, drivingModelData,
 cameraOdometry, driverStateV2), from the first one that the left log marks valid: before
 calibration, outputs are meaningless. A number differs if |a - b| > max(absolute, relative x
-max(|a|, |b|)), with tolerances from a reviewed table; texts, flags, enumerants, lengths of lists
-and validity must be equal, and NaN and infinity equal only themselves. Missing, extra, repeated and
-reordered frames are found, and so are fields that are within tolerance but shifted to one side.
+max(|a|, |b|)), with tolerances from a reviewed table. Texts, flags, enumerants, lengths of lists
+and validity must be equal; NaN and infinity equal only themselves. Missing, extra, repeated and
+reordered frames are reported, and so are fields that are within tolerance but shifted to one side.
 Publishing times and measured durations are not compared.
 
 If modelV2 differs, a table shows the effect on the drive: positions, headings and speeds of the
-plan after 1, 2 and 4 s, curvature as lateral acceleration and drift, lane lines, edges, the lead
-car; with --truth also each log's distance from the truth of a rendered drive. Gates are conditions
-on these metrics. Two .json files, results of modeld drive, are compared number by number, and gates
-name their numbers.
+plan after 1, 2 and 4 s, curvature as lateral acceleration and drift, lane lines, edges and the lead
+car. With --truth it also shows each log's distance from the truth of a rendered drive. Gates are
+conditions on these metrics. Two .json files, results of modeld drive, are compared number by
+number, and gates name their numbers.
 
-Two directories, as modeld replay -o writes one for each model, are compared log by log, by name,
-with one verdict; gates that begin with all. apply to all logs together. --table puts two or more
+Two directories that modeld replay -o wrote, one for each model, are compared log by log, by name,
+with one verdict. Gates that begin with all. apply to all logs together. --table puts two or more
 directories, logs or results side by side, without a verdict.
 
 Example:
@@ -52,7 +52,7 @@ from tools.regress.tell.whole import all_figure_names
 from tools.report.history import add_history, note_run
 from tools.report.report_page import write_page
 
-# Endings of closed-loop results.
+# File ending of closed-loop results.
 RESULT = ".json"
 
 
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         action="store_true",
-        help="put all of them side by side in a table: metres, times, sizes; LEFT is compared with",
+        help="put all of them side by side in a table: metres, times, sizes; LEFT is the reference",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -111,19 +111,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="truth.npz of the drive, its directory, or the directory of all drives: also "
-        "say how far each log is from it",
+        "report the distance of each log from it",
     )
     add_history(parser)
     add_gate_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare; return 0 where the logs agree, 1 where they differ.
+    """Compare and print the differences; return 0 if both sides agree, 1 if they differ.
 
     Raises:
-        UsageError: arguments that cannot work.
-        LogError: a log that cannot be read.
-        CompareError: nothing to compare.
+        UsageError: the arguments contradict each other.
+        LogError: a log cannot be read.
+        CompareError: there is nothing to compare.
     """
     if args.table:
         return _show_table(args)
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     if any(is_directory) and not all(is_directory):
         directory, log = sorted((args.left, args.right), key=Path.is_file)
         raise CompareError(
-            f"{directory}: expected a log beside {log}, found a directory; name two of a kind"
+            f"{directory}: expected a log like {log}, found a directory; name two of a kind"
         )
     is_result = [path.suffix == RESULT for path in (args.left, args.right)]
     if any(is_result):
@@ -167,7 +167,7 @@ def _subject(args: argparse.Namespace) -> str:
 
 
 def _show(args: argparse.Namespace, found: SetComparison | Candidates | Results) -> None:
-    """Print and write what was found, and note it."""
+    """Print the comparison, write its page, and add it to the history."""
     for subject, figures in found.to_history().items():
         note_run(args, subject=subject, device="", model="", figures=figures)
     if args.html:
@@ -181,14 +181,14 @@ def _show(args: argparse.Namespace, found: SetComparison | Candidates | Results)
 
 
 def _compare_directories(args: argparse.Namespace, options: CompareOptions) -> int:
-    """Compare two directories of logs; return 0 where all agree, 1 where one differs."""
+    """Compare two directories of logs; return 0 if all agree, 1 if one differs."""
     comparison = compare_directories(args.left, args.right, options, args.truth)
     _show(args, comparison)
     return comparison.exit_code
 
 
 def _show_table(args: argparse.Namespace) -> int:
-    """Put models or results side by side; return 0."""
+    """Print models or results side by side; return 0."""
     of_two = "service|all|tolerances|bit_exact|uncalibrated|gates_only"
     refuse(vars(args), [(of_two, "expected no --table with it; a table judges nothing")])
     paths = [args.left, args.right, *args.more]
@@ -206,7 +206,7 @@ def _show_table(args: argparse.Namespace) -> int:
 
 
 def _compare_results(args: argparse.Namespace, are_both: bool) -> int:
-    """Compare two closed-loop results; return 0 where they agree, 1 where they differ."""
+    """Compare two closed-loop results; return 0 if they agree, 1 if they differ."""
     if not are_both:
         raise UsageError(
             f"{args.right}: expected two closed-loop results ({RESULT}) or two logs, found one of "

@@ -1,12 +1,12 @@
 """Let the trained model drive: real daemon process, real bus, a simulated car in closed loop.
 
-Needs no other files. It compiles the model of tools/models (once), starts the daemon, and lets a
-car follow it along an unseen road, for --frames frames after 5 s of warm-up. Then it stops the
-daemon with SIGTERM, counts the messages and writes a report with the model's outputs next to the
-ground truth, the car's path, and all times. Messages and pictures are kept as a drive in
+Needs no other files. The command compiles the model of tools/models (once), starts the daemon, and
+lets it drive a car along an unseen road, for --frames frames after 5 s of warm-up. Then it stops
+the daemon with SIGTERM, counts the messages and writes a report with the model's outputs next to
+the ground truth, the car's path, and all times. Messages and pictures are kept as a drive in
 openpilot's segment layout, warm-up included; the pictures are rendered again afterwards. If
-rendering and inference are too slow for 20 Hz, time slows down, which is reported. The address of
-its bus is printed with the command that watches it from outside. The exit code is 1 if too few
+rendering and inference are too slow for 20 Hz, simulated time runs slower, which is reported. The
+address of the bus is printed with a command that subscribes to it. The exit code is 1 if too few
 messages arrived.
 
 Example:
@@ -69,42 +69,40 @@ from tools.simulator.closed_loop.simulation import FRAME_S, Simulation
 from tools.simulator.closed_loop.trained_model import trained_model
 from tools.simulator.closed_loop.trial import RUN_UP_S, STANDARD, make_trial
 
-# A drive of half an hour; its road has to lie in memory.
+# Half an hour at 20 Hz: the whole road is kept in memory.
 MOST_FRAMES = 36_000
 FASTEST_MPS = 40.0
-# Three lanes, a curve either way, other cars.
+# Its road has three lanes, a curve in each direction, and other cars.
 SEED = 38
-# Of the drive that is left, as a device names its drives: a counter, ten digits.
+# Route name of the written drive, in a device's form: a counter and ten digits.
 ROUTE = f"{SEED:08x}--{'de30':0>10}"
-# While the car stands, so many answers tell how fast this machine is.
-TRIED_ANSWERS = 8
-# Messages that come with every fifth frame are too old at less.
+# Number of outputs, while the car stands, that measure the speed of this machine.
+RATE_SAMPLES = 8
+# At lower rates, messages sent with every fifth frame are too old for the daemon.
 SLOWEST_HZ = 3.0
-SAID_EVERY_FRAMES = 20
-# Every so many frames lines are compared with those that are painted.
+# Frames from one printed line to the next.
+PRINTED_EVERY = 20
+# Frames from one comparison of lane lines with the ground truth to the next.
 COMPARED_EVERY = 5
-# A busy machine may lose some frames; a demo that loses more than half of them shows nothing.
+# Least share of frames with output. A busy machine loses some; a demo without half of them fails.
 MIN_PUBLISHED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The settings of the demo; without a rate 20 Hz, or as fast as it goes.
-
-    `log` is the event log of the bus, which becomes the drive's.
-    """
+    """The settings of the demo."""
 
     model: Path
     frames: int
-    rate_hz: float | None
-    server: str
+    rate_hz: float | None  # None: 20 Hz, or the fastest that this machine reaches
+    server: str  # name of the frame rings
     directory: Path
-    log: Path
+    log: Path  # event log of the bus, later split into the logs of the drive's segments
     report: Path
     quiet: bool
 
     def say(self, text: str) -> None:
-        """Print a line for people."""
+        """Print a line, unless the demo is quiet."""
         if not self.quiet:
             print(text, flush=True)
 
@@ -135,11 +133,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo."""
+    """Run the demo and return exit code 0.
+
+    Raises:
+        UsageError: an option is out of range, or a directory cannot be created.
+        ToolError: too few messages arrived, or a message has numbers that are not finite.
+    """
     _check(args)
     quiet = args.json
     if args.bus is not None:
-        # Refused here and now in one line, rather than later by each of the processes.
+        # A bad address is reported here in one line, not later by each process.
         directory = BusAddress.parse(args.bus).directory
         if directory is not None:
             _make_directory("--bus", directory)
@@ -162,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
             report=args.directory / "report.html",
             quiet=quiet,
         )
-        # On stderr beside a JSON object: it is of use only while the demo runs.
+        # With --json this line goes to stderr: it is useful only while the demo runs.
         print(
             f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus {shlex.quote(bus)}",
             file=sys.stderr if quiet else sys.stdout,
@@ -197,7 +200,7 @@ def _make_directory(option: str, path: Path) -> None:
 
 @contextmanager
 def _bus_address(given: str | None) -> Iterator[str]:
-    """Yield the address of the demo's bus; a directory of its own is removed afterwards."""
+    """Yield the given address of the bus, or one in a temporary directory."""
     if given is not None:
         yield given
         return
@@ -206,8 +209,8 @@ def _bus_address(given: str | None) -> Iterator[str]:
 
 
 def _drive(plan: Plan, bus: str) -> FinishedDrive:
-    """Drive with the daemon process."""
-    # Longer than what the fastest car drives in so many frames.
+    """Run the daemon process in closed loop and return the drive."""
+    # The road is longer than the fastest car's drive.
     trial = make_trial(STANDARD, SEED, plan.frames * FRAME_S * FASTEST_MPS)
     options = LiveOptions(
         plan.model,
@@ -224,23 +227,24 @@ def _drive(plan: Plan, bus: str) -> FinishedDrive:
         seen[frame_id] = scene_of(simulation)
         if not simulation.is_engaged:
             return
-        if len(scenes) % SAID_EVERY_FRAMES == 0:
+        if len(scenes) % PRINTED_EVERY == 0:
             plan.say(_line_of(simulation))
         scenes[frame_id] = seen[frame_id]
 
     with ExitStack() as stack:
         loop = stack.enter_context(live_loop(options))
-        loop.wait_for_answer(trial, START_TIMEOUT_S, TRIED_ANSWERS)
+        loop.wait_for_answer(trial, START_TIMEOUT_S, RATE_SAMPLES)
         if plan.rate_hz is None and _chosen_rate(loop, plan) < FULL_RATE_HZ:
-            # A daemon is told how long to wait for a frame, and a slow one is no lost one.
+            # Restart the daemon with the lower rate, so that it waits longer for each frame.
             stack.close()
             options = replace(options, rate_hz=_chosen_rate(loop), is_trial=False)
             loop = stack.enter_context(live_loop(options))
             loop.wait_for_answer(trial, START_TIMEOUT_S)
         plan.say(
-            f"an expert drives for {RUN_UP_S:g} s to fill the model's history; then the model:"
+            f"an expert drives for {RUN_UP_S:g} s to fill the model's history; "
+            "then the model drives:"
         )
-        # What was said with the last frame of the car that stood is known with the first of these.
+        # Start two frames early, to include the messages that the first frame of the drive uses.
         begin_ns = time.monotonic_ns() - round(2e9 / loop.rate_hz)
         drive = loop.drive(trial, plan.frames, watch)
         footage = Footage(trial, seen, plan.log, (begin_ns, time.monotonic_ns()))
@@ -248,27 +252,33 @@ def _drive(plan: Plan, bus: str) -> FinishedDrive:
 
 
 def _chosen_rate(loop: LiveLoop, plan: Plan | None = None) -> float:
-    """Return how fast this machine paints a frame and has its answer, at most at full rate."""
+    """Return the camera rate that this machine can follow, in Hz, at most the full rate.
+
+    Prints it if `plan` is given.
+    """
     latency_ms = float(np.median(loop.pace.latencies_ms))
     rate_hz = rate_of(latency_ms)
     is_slowed = rate_hz < FULL_RATE_HZ
     if plan is not None:
         plan.say(
-            f"rendering a frame and its answer take {latency_ms:.1f} ms; cameras run at "
+            f"rendering a frame plus inference takes {latency_ms:.1f} ms; cameras run at "
             f"{rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
         )
     return rate_hz
 
 
 def _film(plan: Plan, footage: Footage, *, shows: bool) -> list[Path]:
-    """Leave the drive with its pictures; return its segments."""
-    plan.say(f"painting the pictures of {count_text(len(footage.scenes), 'frame')} again")
+    """Write the drive with its pictures, and return the directories of its segments."""
+    plan.say(f"rendering the pictures of {count_text(len(footage.scenes), 'frame')} again")
     with progress_bar(2 * len(footage.scenes), "picture", is_shown=shows) as progress:
         return write_footage(footage, plan.directory, ROUTE, progress)
 
 
 def rate_of(latency_ms: float) -> float:
-    """Return the camera rate at which an answer arrives before the next frame is due."""
+    """Return the camera rate (Hz) at which an output arrives before the next frame is due.
+
+    `latency_ms` is the time to render a frame and get its output.
+    """
     if latency_ms <= 1e3 / FULL_RATE_HZ:
         return FULL_RATE_HZ
     return float(max(SLOWEST_HZ, math.floor(1e3 / latency_ms)))
@@ -284,7 +294,7 @@ def _line_of(simulation: Simulation) -> str:
 
 
 def _result(plan: Plan, driven: FinishedDrive, segments: Sequence[Path]) -> dict[str, Any]:
-    """Read the logs and write the report; return what is told at the end."""
+    """Read the logs, write the report, and return the result as plain data."""
     logs = [segment / "rlog.zst" for segment in segments]
     events = (event for one in logs for event in read_log(one))
     compared = list(driven.scenes)[::COMPARED_EVERY]
@@ -317,13 +327,13 @@ def _result(plan: Plan, driven: FinishedDrive, segments: Sequence[Path]) -> dict
 
 
 def _logged(logs: Sequence[Path]) -> dict[str, int]:
-    """Count what the daemon said, in the run-up, too."""
+    """Return the number of messages of each output service, warm-up included."""
     counts = Counter(str(event.which()) for path in logs for event in read_log(path))
     return {name: counts[name] for name in OUTPUT_SERVICES}
 
 
 def _of_drive(events: Iterator[Any], frame_ids: Container[int]) -> Iterator[Any]:
-    """Leave out what was said about frames before the drive."""
+    """Yield the events without output messages for frames outside `frame_ids`."""
     for event in events:
         name = str(event.which())
         if name in OUTPUT_SERVICES and getattr(event, name).frameId not in frame_ids:
@@ -345,11 +355,11 @@ def _print_result(plan: Plan, driven: FinishedDrive, result: Mapping[str, Any]) 
     rest = f", and {count_text(len(others), 'segment')} more" if others else ""
     print(f"event log: {first}/rlog.zst{rest}{more}")
     print(f"report: {plan.report}")
-    print(f"look at it: modeld view {shlex.quote(str(plan.directory))}")
+    print(f"view it with: modeld view {shlex.quote(str(plan.directory))}")
 
 
 def _check_published(result: Mapping[str, Any]) -> None:
-    """Refuse a drive with too few messages, or with numbers that are not finite."""
+    """Raise ToolError if too few messages arrived, or if they have numbers that are not finite."""
     messages, frames = result["messages"], result["frames"]
     if min(messages.values()) < MIN_PUBLISHED * frames or not result["finite"]:
         raise ToolError(

@@ -1,19 +1,20 @@
 """Drive a simulated car with a model in closed loop, and measure how well, in metres.
 
 A car with delays and limits follows modelV2.action on roads made from seeds, rendered for two
-cameras. Without --live the daemon's own code runs in this process, with a clock that is set by
-hand, as fast as the device allows: two runs give the same results. With --live the daemon process
-runs on a real bus with real frame rings, in real time; the car moves on whether it answers or not.
+cameras. Without --live the daemon's own code runs in this process, with a simulated clock, as fast
+as the device allows: two runs give the same results. With --live the daemon process runs on a real
+bus with real frame rings, in real time; the car moves on whether the daemon answers or not.
 
-Offsets are those of the camera from the centre of its lane. A departure is a side of the car beyond
-the border of its lane. An expert drives for the first 5 s to fill the model's history. The set
-speed is the road's limit; the model knows nothing else of the car. The exit code is 1 if a drive
-has a departure, does not recover or does not finish; with gates, if one of them fails. Gates name
-the metrics that --json prints. Each finished drive is reported in a line on stderr; --lines keeps
-its results. --workers drives in several processes, with identical results.
+An offset is the distance of the camera from the centre of its lane. A departure means that a side
+of the car crosses the border of its lane. An expert drives for the first 5 s to fill the model's
+history. The set speed is the road's limit; the model knows nothing else about the car. The exit
+code is 1 if a drive has a departure, does not recover or does not finish; with gates, if one of
+them fails. Gates name the metrics that --json prints. Each finished drive is reported in a line on
+stderr; --lines keeps its results. --workers drives in several processes, with identical results.
 
 --expert drives with knowledge of the road, to show the best possible metrics. --fault plants a
-fault between simulation and daemon and compares with the drives without it; all plants each.
+fault between simulation and daemon, and compares the result with drives without the fault; --fault
+all plants each fault in turn.
 
 Example:
   modeld drive --model driving.pkl --seed 3 --report drive.html
@@ -69,7 +70,7 @@ from tools.simulator.closed_loop.run import (
 )
 from tools.simulator.closed_loop.trial import SCENARIOS
 
-# The longest road that is kept in memory for a drive.
+# The longest road that is kept in memory for one drive.
 MOST_KM = 100.0
 
 RULES = (
@@ -150,15 +151,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Drive; return 0, or 1 when a gate does not hold, or without gates a drive is not clean."""
+    """Run the drives; return 1 if a gate fails or, without gates, if a drive is not clean."""
     selection = _selection(args)
     gates = parse_gates(args.gate, args.gates, gate_names(selection))
     _check(args, gates)
     count = len(selection.requests()) * (1 if args.fault is None else 1 + len(_faults(args)))
-    with drive_reporter(count, args.lines, show=not args.quiet) as tell:
+    with drive_reporter(count, args.lines, show=not args.quiet) as report:
         if args.fault is not None:
-            return _run_faults(args, selection, tell)
-        outcome = _drive(args, selection, tell)
+            return _run_faults(args, selection, report)
+        outcome = _drive(args, selection, report)
     verdicts = judge_outcome(outcome, gates)
     note_run(
         args,
@@ -182,7 +183,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _subject(args: argparse.Namespace, selection: Selection) -> str:
-    """Return what is driven, in words: results of the same are comparable."""
+    """Return a description of the drives; only results with equal ones are comparable."""
     names = " ".join(args.scenario) or "lane-keeping"
     length = "" if args.km is None else f", {args.km:g} km"
     how = ", live" if args.live else ", expert" if args.expert else ""
@@ -196,7 +197,7 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 
 def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
-    """Refuse options that contradict each other, and an artifact that does not fit, at once."""
+    """Raise an error if options contradict each other or the artifact does not fit the cameras."""
     refuse(vars(args) | {"gates": gates, "workers": args.workers > 1}, RULES)
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
@@ -235,13 +236,13 @@ def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) ->
 
 
 def _facts_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return which artifact drives; asked before, since the file may be another one after hours."""
+    """Return the artifact's path and digest, read before drives that can take hours."""
     return {"model": str(args.model), "sha256": read_driving_artifact(args.model).sha256}
 
 
 @contextmanager
 def _record(log: Path | None) -> Iterator[Callable[[bytes], None]]:
-    """Yield what takes events: into a log, or nowhere."""
+    """Yield a function that writes an event to the log, or discards it if there is no log."""
     if log is None:
         yield ignore
         return
@@ -277,7 +278,7 @@ def _faults(args: argparse.Namespace) -> list[Fault]:
 
 
 def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> int:
-    """Drive without a fault and with each that was asked for; return 0."""
+    """Drive without a fault and with each requested fault, print both; return 0."""
     names = ["", *(fault.name for fault in _faults(args))]
     facts = {"seed": selection.seed, **_facts_of(args)}
     if args.workers > 1:
@@ -289,9 +290,9 @@ def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDriv
         with load_model(args.model, args.device) as model:
             drives, device = [], model.device
             for name in names:
-                tell = partial(_tell_of_fault, on_drive, name)
+                report = partial(_report_fault, on_drive, name)
                 drivers = DaemonDrivers(model.program, FAULTS.get(name))
-                drives += drive_all(selection, drivers, tell)
+                drives += drive_all(selection, drivers, report)
     rows, results, each = [], [], len(drives) // len(names)
     for index, name in enumerate(names):
         outcome = Outcome("the model", tuple(drives[index * each : (index + 1) * each]))
@@ -304,5 +305,5 @@ def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDriv
     return 0
 
 
-def _tell_of_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
+def _report_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
     on_drive(replace(drive, fault=name))

@@ -1,17 +1,19 @@
 """Convert a log for other programs: MCAP for Foxglove and PlotJuggler, video, rerun.
 
 --mcap writes every service of a log as a channel /NAME of JSON messages with their schema, named
-cereal.NAME; PlotJuggler plots each number, Foxglove shows all. Fields are the schema's, enumerants
+cereal.NAME. PlotJuggler plots each number; Foxglove shows all. Fields are the schema's, enumerants
 are text, bytes are base64, __valid is the message's validity, and __notFinite holds numbers that
-JSON cannot express. Times are logMonoTime, except for initData, which is placed at the log's
-beginning, and after a second boot, where time continues. /view/model shows plan, lane lines, road
-edges and leads in Foxglove's 3D panel, /tf the calibration: frame road is x forward, y LEFT, z up
-on the road below the camera, calib the same at the camera, camera is x right, y down, z into the
-picture.
+JSON cannot express. Times are logMonoTime. The exceptions are initData, which is placed at the
+log's beginning, and messages after a second boot, whose times continue those of the first.
 
-With --drive, the drive that the log was made from, /view/camera has some of its pictures; --video
-and --rerun need it. The video shows each frame with the planned path, lane lines as opaque as they
-are probable, road edges, leads, the model's action, and frames without an output.
+/view/model shows plan, lane lines, road edges and leads in Foxglove's 3D panel. /tf has the
+calibration as three frames: road is x forward, y LEFT, z up, on the road below the camera; calib is
+the same at the camera; camera is x right, y down, z into the picture.
+
+--drive names the drive that the log was made from. With it, /view/camera has some of its pictures;
+--video and --rerun need it. The video shows each frame with the planned path, road edges, leads and
+the model's action, and lane lines that are more opaque the more probable they are. It marks frames
+without an output.
 
 A truncated log is exported up to its end. Damaged messages, and messages newer than the schema, are
 skipped and counted.
@@ -70,14 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export; return 0."""
+    """Write the requested files and return exit code 0."""
     outputs = {f"--{name}": getattr(args, name) for name in OUTPUTS}
     if not any(outputs.values()):
         raise UsageError(f"expected one of {', '.join(outputs)}, found none; name an output")
     for name in ("video", "rerun"):
         if getattr(args, name) and args.drive is None:
             raise UsageError(
-                f"--{name}: expected --drive beside it, found none; name the drive with the frames"
+                f"--{name}: expected --drive with it, found none; name the drive with the frames"
             )
     figures: dict[str, Any] = {"log": str(args.log)}
     with _progress(args) as on_event:
@@ -148,13 +150,13 @@ def _describe(figures: dict[str, Any]) -> str:
         return f"{figures['file']}: {messages} in {count_text(len(figures['channels']), 'channel')}"
     return (
         f"{figures['file']}: {count_text(figures['frames'], 'frame')}, "
-        f"{figures['answered']} with an answer of the model"
+        f"{figures['answered']} with model output"
     )
 
 
 @contextmanager
 def _progress(args: argparse.Namespace) -> Iterator[Callable[[], None]]:
-    """Count events and frames on a terminal; how many come is not known before the end."""
+    """Yield a function that counts events and frames on a terminal; the total is unknown."""
     if args.no_progress or args.quiet or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,10 +1,10 @@
 """Measure models' lane lines against hand-labelled lines of real footage.
 
-CLIP goes through the daemon's own loop, once for each model, with the camera that its labels
-describe. In each labelled frame the model's lines are compared with the labels: in columns of the
-picture, and in metres on a level road at about 8, 15 and 30 m and over all labelled rows. Two
-references are shown, too: a parabola through the labels, the best possible result, and a straight
-lane with the car in its centre, the output of a blind model.
+CLIP is played through the daemon's own loop, once for each model, with the camera that its labels
+describe. In each labelled frame the model's lines are compared with the labels, in pixels across
+the picture and in metres on a level road, at about 8, 15 and 30 m and over all labelled rows. Two
+references are shown, too: a parabola through the labels, which is the best possible result, and a
+straight lane with the car in its centre, the output of a blind model.
 
 Models are trained at 20 frames/s; a video of another rate is thinned or repeated (--rate).
 
@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cereal.log_reader import read_log
-from tools.behaviour.footage import Subject, lane_ahead, perfect_fit, subject_of
+from tools.behaviour.footage import Subject, blind_lane, perfect_fit, subject_of
 from tools.behaviour.footage_page import HEADER, headline, page_parts, table_rows
 from tools.behaviour.labels import Labels, read_labels
 from tools.drives.open_drive import DriveOptions
@@ -40,8 +40,8 @@ from tools.report.picture import encode_jpeg
 from tools.report.report_page import write_page
 from tools.video.video import read_planes
 
-CEILING = "parabola through the labels (the best there is)"
-BLIND = "straight lane, car in its middle (sees nothing)"
+CEILING = "parabola through the labels (the best possible)"
+BLIND = "straight lane, car in its middle (a blind model)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge; return 0.
+    """Measure the models, print the results and return exit code 0.
 
     Raises:
-        LabelsError: the labels are damaged, or of another clip.
+        LabelsError: the labels are damaged, or belong to another clip.
         UsageError: a labelled frame is not shown at this rate.
-        ToolError, RuntimeFault: a clip or a model that cannot be played.
+        ToolError, RuntimeFault: the clip or a model cannot be played.
     """
     labels = read_labels(args.labels)
     labels.check_clip(args.clip)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         drive.close()
     subjects += [
         subject_of(CEILING, labels, perfect_fit(labels)),
-        subject_of(BLIND, labels, lane_ahead(labels)),
+        subject_of(BLIND, labels, blind_lane(labels)),
     ]
     if args.report:
         write_page(args.report, page_parts(labels, subjects, pictures))
@@ -99,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _moments(drive: VideoDrive, labels: Labels) -> dict[int, int]:
-    """Return moment -> number of the labelled frame it shows; one never shown is a UsageError."""
+    """Return moment -> number of the labelled frame that it shows.
+
+    Raises:
+        UsageError: a labelled frame is not shown at this rate.
+    """
     numbers = drive.numbers()
     shown = {number: moment for moment, number in reversed(list(enumerate(numbers)))}
     for frame in labels.frames:
@@ -118,7 +122,7 @@ def _play(
     labels: Labels,
     moments: Mapping[int, int],
 ) -> Subject:
-    """Play the clip through one model and judge it."""
+    """Play the clip through one model and return its lines in the labelled frames."""
     shows = not (args.no_progress or args.quiet)
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -133,7 +137,7 @@ def _play(
 
 
 def _pictures(drive: VideoDrive, moments: Mapping[int, int]) -> dict[int, bytes]:
-    """Return the labelled frames as JPEG, by number."""
+    """Return the labelled frames as JPEG files, by frame number."""
     pictures = {}
     for moment in drive.moments():
         if moment.index in moments:

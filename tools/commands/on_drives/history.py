@@ -1,13 +1,14 @@
 """Show the metrics of a repository's runs from commit to commit, and judge the latest ones.
 
-modeld bench, compare, drive and regress add a line to a history with --history DIR: the commit of
+With --history DIR, modeld bench, compare, drive and regress add a line to a history: the commit of
 the checkout that they were started in, date, device, digest of the artifact, and their metrics.
-This command reads all lines; damaged ones are named and skipped. Runs of the same command, subject
-and device make one curve per metric. The latest value fails if it is further from the median of the
-runs since the last change than the largest of 4 standard deviations (by the median absolute
-deviation), 2 % of the median, and the smallest difference that matters. A metric of which less is
-better may fall, one of which more is better may rise. At least 5 earlier runs are needed. Change
-points mark lasting changes of level. Exit code 1: a latest value fails.
+This command reads all lines; damaged ones are reported and skipped. Runs of the same command,
+subject and device form one curve per metric.
+
+The latest value is compared with the median of the runs since the last change. It fails if the
+difference exceeds the largest of 4 standard deviations (from the median absolute deviation), 2 % of
+the median, and the smallest difference that matters. Improvements never fail. At least 5 earlier
+runs are needed. Change points mark lasting changes of level. Exit code 1: a latest value fails.
 
 Example:
   modeld history build/history --html history.html
@@ -38,7 +39,7 @@ from tools.report.history_report import (
 )
 
 HEADER = ("", "figure", "last", "allowed", "runs", "commit", "of")
-# Of what is only within its past; --json and --html have all.
+# The most unchanged metrics to print. --json and --html have all of them.
 SHOWN = 20
 
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show and judge; return 1 where a last value is beyond what its past allows, else 0.
+    """Print the metrics; return 1 if a latest value is outside its allowed range, else 0.
 
     Raises:
         UsageError: there is no history, or the page cannot be written.
@@ -101,14 +102,14 @@ def _as_json(series: Series) -> dict[str, Any]:
 
 
 def _print(series: Sequence[Series]) -> None:
-    told = [one for one in series if one.state in ("beyond", "better") or one.changes]
-    others = [one for one in series if one not in told]
-    rows = [_row(one) for one in (*told, *others[:SHOWN])]
+    changed = [one for one in series if one.state in ("beyond", "better") or one.changes]
+    others = [one for one in series if one not in changed]
+    rows = [_row(one) for one in (*changed, *others[:SHOWN])]
     if rows:
         print(format_table(HEADER, rows))
     if len(others) > SHOWN:
         print(f"and {len(others) - SHOWN} more figures without a change")
-    for one in told:
+    for one in changed:
         for text in change_texts(one):
             print(f"{one.figure}: {text}")
 

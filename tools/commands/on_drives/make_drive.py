@@ -1,11 +1,11 @@
 """Render a drive with known ground truth, in openpilot's segment format.
 
-A car keeps and changes its lanes on a winding three-lane road over hills, behind another car. A
-device's road and wide camera film it, and the log has the messages of the car. Each minute becomes
-a directory DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and truth.npz, the
-ground truth of each picture. Equal options give equal bytes. A segment appears complete or not at
-all. With --small the drive is written as devices upload it: qlog.zst and the small pictures of the
-road camera, qcamera.ts.
+A car keeps and changes its lanes on a winding three-lane road over hills, behind another car. The
+road and wide cameras of a device film the drive, and the log has the messages of the car. Each
+minute becomes a directory DIR/COUNT--ID--N with rlog.zst, qlog.zst, fcamera.hevc, ecamera.hevc and
+truth.npz, the ground truth of each picture. Equal options give equal bytes. A segment is written
+completely or not at all. With --small only the files that devices upload are written: qlog.zst and
+qcamera.ts, the small pictures of the road camera.
 
 Example:
   modeld make-drive drives --minutes 10 --seed 3
@@ -28,9 +28,10 @@ from tools.simulator.render.spec import SENSOR_OF_DEVICE, SMALL, DriveSpec
 from tools.simulator.render.write_drive import write_drive
 
 RATE_HZ = 20
-# Ten hours; a longer drive is several.
+# Ten hours.
 MAX_SECONDS = 36_000.0
-# Beyond these the car's own software refuses a calibration, and the road leaves the picture.
+# Largest mounting angles in rad. Beyond them openpilot rejects the calibration, and the road leaves
+# the picture.
 MAX_RPY_RAD = (0.05, 0.15, 0.1)
 
 
@@ -94,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Render the drive and list what was written."""
+    """Render the drive, list its segments and return exit code 0."""
     spec = parse_spec(args)
     pictures = sum(
         len(spec.delivered(stream, segment))
@@ -137,7 +138,7 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
     frames = _parse_length(args)
     telemetry_digest = ""
     if args.telemetry is not None:
-        # Read here once for its errors and its length; workers read it again.
+        # Read here for its errors and its length. Workers read it again.
         asked = args.minutes is not None or args.seconds is not None
         _, frames = recorded_script(args.telemetry, args.seed, frames if asked else None)
         telemetry_digest = recording_digest(args.telemetry)

@@ -1,19 +1,20 @@
 """Play a recorded drive in real time, for a running daemon or any other subscriber.
 
-Messages go to the bus and frames to shared-memory rings, as a car and its cameras would send them.
-Messages that the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
+Messages are sent on the bus and frames in shared-memory rings, the way a car and its cameras send
+them. Messages that the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
 driverStateV2) are left out, unless --allow names them. initData and carParams are always sent, the
 latter once a second, so that a daemon finds its car whenever it starts. A drive without carParams,
-such as a video, has the car of modeld run --demo. Silences over 1 s are skipped. Stamps and frame
-ids are those of the recording; after a seek or a loop they continue, so that no daemon counts
-dropped frames. With --now they begin at the present.
+such as a video, gets the car of modeld run --demo. Gaps over 1 s are skipped. Timestamps and frame
+ids are those of the recording. After a seek or a loop they continue to rise, so that no daemon
+counts dropped frames. With --now the timestamps start at the present.
 
 On a terminal, space pauses, left and right (or , and .) seek 10 s, and q quits. SIGTERM also ends
-it (exit code 0), and SIGINT (130). "late" is the delay with which a frame was sent.
+the command (exit code 0), and so does SIGINT (130). "late" is the delay with which a frame was
+sent.
 
-First it prints the command that starts a matching daemon, with the bus, the cameras' address, and
-size and focal length of cameras that no device has; replace driving.pkl by your artifact. Run it in
-another terminal, with --loop at any time.
+The first printed line is the command that starts a matching daemon, with the bus, the cameras'
+address, and the size and focal length of cameras that no device has. Replace driving.pkl with your
+artifact and run the command in another terminal. With --loop it can be started at any time.
 
 Example:
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop
@@ -50,8 +51,9 @@ from tools.playback.threads import punctual, read_yielding
 from tools.service.options import add_bus_arguments, open_bus, stack_of
 
 SEEK_S: Final = 10.0
-# ZeroMQ's subscribers look for a publisher at least every half second (cereal.transport.zmq), and
-# a daemon for cameras every 0.1 s, twice: what is sent earlier does not reach who waited for us.
+# Delay before the first message, so that waiting subscribers miss nothing. ZeroMQ subscribers look
+# for a publisher at least every 0.5 s (cereal.transport.zmq), a daemon for cameras every 0.1 s,
+# twice.
 CONNECT_S: Final = 0.7
 STATUS_S: Final = 0.25
 _NS_PER_S: Final = 1_000_000_000
@@ -80,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play; return 0, or 130 after SIGINT."""
+    """Play the drive; return 0, or 130 after SIGINT."""
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = open_drive(
@@ -107,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
         commands = daemon_commands(args, info)
 
         def on_frame(one: Played) -> None:
-            # Not before there is a frame: without one the drive is refused.
+            # Printed only with the first frame: a drive without frames is an error.
             if not (played or args.json or args.quiet):
-                print("\n  ".join(["a daemon for it:", *commands]), flush=True)
+                print("\n  ".join(["start a daemon for it with:", *commands]), flush=True)
             played.append(one)
 
         player.on_frame = on_frame
@@ -136,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_played(player: Player, first: int, name: str) -> None:
-    """Refuse a drive of which nothing was played to its end."""
+    """Raise an error if the drive ended without any frame or message played."""
     if first and not player.counts.frames:
         start_s = first / player.info.rate_hz
         raise UsageError(
@@ -147,7 +149,7 @@ def _check_played(player: Player, first: int, name: str) -> None:
 
 
 class Console:
-    """The pressed keys, and the status line on stderr while a drive is played."""
+    """Handles pressed keys and writes the status line to stderr while a drive is played."""
 
     def __init__(self, keys: Keys, played: list[Played], *, show: bool) -> None:
         self._keys, self._played, self._show = keys, played, show
@@ -156,7 +158,7 @@ class Console:
         self._width = 0
 
     def attend(self, player: Player) -> None:
-        """Obey keys, and write the status line when it is time."""
+        """Handle pressed keys, and write the status line every `STATUS_S` seconds."""
         for key in self._keys.read():
             if key == " ":
                 if player.is_paused:
@@ -175,7 +177,7 @@ class Console:
             self._write(self.status(player, now_ns))
 
     def status(self, player: Player, now_ns: int) -> str:
-        """Return the status line."""
+        """Return the status line: position, length, speed, frame rate and delay."""
         info = player.info
         total = "" if info.moments is None else f" / {clock_text(info.moments / info.rate_hz)}"
         recent = [one for one in self._played[-250:] if now_ns - one.clock_ns <= _NS_PER_S]

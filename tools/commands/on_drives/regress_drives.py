@@ -1,18 +1,18 @@
 r"""Run recorded drives and compare the model's outputs with references; fail if they changed.
 
-Each drive goes through the daemon's own code, as in modeld replay. Its messages are compared field
-by field with a reference (within the tolerances of modeld compare, or bit by bit with --bit-exact),
-and so are the program's inputs, its launches, and its speed: the ratio to a fixed workload measured
-in the same process, so that a busy machine does not fail and a program that is 10 % slower does.
-Accept a change by rewriting the references: --update --reason TEXT. References are small (about 1.4
-KiB per frame) and should be committed.
+Each drive is played through the daemon's own code, as in modeld replay. Its messages are compared
+field by field with a reference, within the tolerances of modeld compare, or bit by bit with
+--bit-exact. The program's inputs, its launches and its speed are compared, too. Speed is the ratio
+to a fixed workload measured in the same process: load on the machine cancels out, and a program
+that is 10 % slower fails. Accept a change by rewriting the references: --update --reason TEXT.
+References are small (about 1.4 KiB per frame) and should be committed.
 
 The effect of a change on the drive is reported in metres and seconds, and gates can limit it. With
---gates-only they decide instead of tolerances, weights and launches, to judge another precision,
-target or compiler by the car's behaviour. Anything that must never differ (inputs, frames, finite
-outputs) still fails. Another training has no reference: --against judges it by the old model, in
-metres, and by gates. Gates whose names begin with all. apply to all drives together, and to times
-and sizes: 'all.lateral_2s_p99_m < 0.1', 'all.artifact_ratio < 1.05'.
+--gates-only, gates decide instead of tolerances, weights and launches, to judge another precision,
+target or compiler by the car's behaviour. Differences that must never occur (inputs, frames, finite
+outputs) still fail. A newly trained model has no reference: --against compares it with the old
+model, in metres, and judges by gates. Gates whose names begin with all. apply to all drives
+together, and to times and sizes: 'all.lateral_2s_p99_m < 0.1', 'all.artifact_ratio < 1.05'.
 
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
@@ -78,12 +78,13 @@ from tools.report.report_page import write_page
 
 __all__ = ["add_arguments", "run"]
 
-# Drives that are explained: causes repeat, and each takes two programs and a part of the drive.
+# The most drives to explain. Causes repeat, and each explanation loads two programs and plays a
+# part of the drive.
 EXPLAINED_DRIVES = 3
 
 
 def run(args: argparse.Namespace) -> int:
-    """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
+    """Run the drives; return 0 if nothing changed, 1 if a drive changed, else an error's code."""
     if args.bisect is not None:
         return _bisect(args)
     check_arguments(args)
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_files(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> None:
-    """Write what was asked for about the verdict."""
+    """Write the requested report, JUnit file, pictures and Markdown summary."""
     if args.report:
         write_report(args.report, plan, verdict)
     if args.junit:
@@ -144,12 +145,12 @@ def _prune(args: argparse.Namespace) -> int:
         return 0
     for path in unused:
         print(f"{'removed' if args.prune == 'remove' else 'unused'}  {path}")
-    print(f"{count_text(len(unused), 'file')} that nothing here uses")
+    print(f"{count_text(len(unused), 'file')} that these drives and models do not use")
     return 0
 
 
 def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
-    """Add what each drive differs by, and the time, to the history where one is asked for."""
+    """Add the largest differences of each drive and the timing to the history, if requested."""
     figures = {
         f"{drive.name}: largest difference": largest_of(drive.behaviour.rows)
         for drive in verdict.drives
@@ -164,7 +165,7 @@ def _note(args: argparse.Namespace, verdict: RunVerdict) -> None:
 
 
 def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:
-    """Return why the first drives changed."""
+    """Return explanations for the first changed drives and for failed timing gates."""
     onnx = None if args.onnx is None else tuple(args.onnx)
     sources = ExplainSources(plan.model, plan.device, plan.baseline, onnx)
     changed = [drive for drive in verdict.drives if drive.status == "changed"]
@@ -173,13 +174,13 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
         try:
             found.append(explain(drive, plan.options, sources))
         except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
-            # The verdict stands, whatever keeps it from being explained.
+            # A failed explanation does not change the verdict.
             found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
     return [*found, *(explain_timing(one) for one in verdict.timings if not one.verdict.passed)]
 
 
 def _bisect(args: argparse.Namespace) -> int:
-    """Print what makes two artifacts differ; return 0 where they do not, else 1."""
+    """Print the causes of a difference between two artifacts; return 0 if there is none, else 1."""
     names = ("model", "monitoring", "reference", "baseline", "onnx", "report", "cluster")
     for name in (*names, "against", "baseline-tree"):
         if getattr(args, attribute(name)) is not None:
@@ -211,7 +212,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         monitoring = args.monitoring, read_artifact_of(args.monitoring, MONITORING)
     against = None if args.against is None else read_against(args.against)
     gates = gates_of(args, all_figure_names())
-    # Another training has other numbers everywhere: what it does to the drives is what counts.
+    # A newly trained model differs in all numbers, so only gates on its behaviour decide.
     gates = Gates(gates.all, gates.decide or against is not None)
     return Plan(
         texts=args.drives,
@@ -240,14 +241,14 @@ def _make_plan(args: argparse.Namespace) -> Plan:
 
 
 def _truth_of(drive: str, options: DriveOptions) -> Truth | None:
-    """Return the truth of a rendered drive; None for one that was recorded."""
+    """Return the ground truth of a rendered drive, or None for a recorded one."""
     files = [place / FILE_NAME for place in segment_directories(drive, options)]
     found = [read_truth(file) for file in files if file.is_file()]
     return joined(found) if found else None
 
 
 def _command_line() -> str:
-    """Return what was typed, without the place of the program."""
+    """Return the command line, without the path of the program."""
     return shlex.join(["modeld", *sys.argv[1:]])
 
 
@@ -258,7 +259,7 @@ def _run_jobs(
 
 
 def _progress(args: argparse.Namespace) -> OnResult:
-    """Return what says on a terminal that a drive is done; the verdicts come at the end."""
+    """Return a callback that prints each finished drive on a terminal, without its verdict."""
     is_silent = args.quiet or not sys.stderr.isatty()
 
     def show(position: int, result: JobResult) -> None:
@@ -314,7 +315,7 @@ def _print_changes(drive: DriveVerdict) -> None:
 
 
 def _print_behaviour(drive: DriveVerdict) -> None:
-    """Print what a drive that is not as it was, or that has gates, would do."""
+    """Print the effect on the car's behaviour if a drive changed or has gates."""
     if not (drive.changes or drive.meant or drive.behaviour.gates):
         return
     left = "the other" if drive.another_model else "reference"

@@ -1,21 +1,21 @@
 """Send recorded drives through the daemon's own code and write all messages to event logs.
 
 A drive is an openpilot segment or route, a comma2k19 segment or a video. Its messages and frames
-reach the daemon in recorded order, with a clock that is set by hand, as fast as the device allows:
-two runs give the same log, byte for byte. Measured times are in a separate table, LOG.frames.npz.
-Recorded messages that the daemon itself publishes are left out. With --monitoring a driver
-monitoring model sees the segment's driver camera, as its own process does in the car, and replaces
-driverStateV2; otherwise the recorded one is kept.
+reach the daemon in recorded order, with a simulated clock, as fast as the device allows: two runs
+give the same log, byte for byte. Measured times are in a separate table, LOG.frames.npz. Recorded
+messages that the daemon itself publishes are left out. With --monitoring a driver monitoring model
+runs on the segment's driver camera, as its own process does in the car, and its driverStateV2
+replaces the recorded one; otherwise the recorded one is kept.
 
-A video has no calibration and no car. Its camera is assumed to be a pinhole of 0.9 widths focal
-length (58 degrees, as in dashcams and phones; change it with --focal-px), level and 1.22 m above
-the road, unless --camera names a file; it replaces the wide camera, too. Car state comes from
---telemetry; without it the car drives straight at 20 m/s. Each frame becomes one model frame, and a
-video of 40 frames/s or more is thinned to the lowest rate of at least 20; --rate chooses another
+A video has no calibration and no car. Unless --camera names a file, its camera is assumed to be a
+level pinhole 1.22 m above the road, with a focal length of 0.9 picture widths (58 degrees, as in
+dashcams and phones; change it with --focal-px). It replaces the wide camera, too. Car state comes
+from --telemetry; without it the car drives straight at 20 m/s. Each frame becomes one model frame.
+A video of 40 frames/s or more is thinned to the lowest rate of at least 20; --rate chooses another
 one.
 
-Several drives or models go into a directory: one log per pair, MODEL/DRIVE.rlog.zst, with a
-summary.json and report.html over all. Finished pairs are kept when the command is run again;
+With several drives or models, the output is a directory: one log per pair, MODEL/DRIVE.rlog.zst,
+and a summary.json and report.html of all. Finished pairs are kept when the command is run again;
 --fresh repeats them. A drive that cannot be read does not stop the others; the exit code is then 4.
 
 Example:
@@ -120,9 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay; return 0, 1 when a message is missing or not finite, 4 when a drive is bad."""
+    """Replay the drives; return 1 if a message is missing or not finite, 4 if a drive is bad."""
     if not args.drives and len(args.model) > 1:
-        # --model took one value once, and the drive could stand behind it.
+        # `--model PKL DRIVE`: the drive was parsed as a second model.
         args.model, args.drives = args.model[:1], [str(path) for path in args.model[1:]]
     if not args.drives:
         raise UsageError("DRIVE: expected at least one drive, found none; name a video or segment")
@@ -154,8 +154,8 @@ def _check_only_monitoring(args: argparse.Namespace) -> None:
     for option in ("report", "video", "rerun", "live"):
         if not args.model and getattr(args, option):
             raise UsageError(
-                f"--{option}: expected --model beside --monitoring, found none; it is about what "
-                "the driving model says"
+                f"--{option}: expected --model with --monitoring, found none; it shows "
+                "outputs of the driving model"
             )
 
 
@@ -198,7 +198,7 @@ def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> i
 
 
 def _write_views(args: argparse.Namespace, drive: Drive) -> None:
-    """Go over the drive again, with the log that was made of it."""
+    """Write the video and the rerun recording, by reading the drive again with its log."""
     writers = []
     if args.video:
         from tools.views.recordings import write_overlay_video
@@ -271,14 +271,14 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
 
 @dataclass(slots=True)
 class _Tally:
-    """The results of a set, without the arrays; each log's problem is one line."""
+    """The results of several drives and models, without their arrays."""
 
     figures: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def add(self, result: DriveResult) -> None:
-        """Note one pair."""
+        """Add the result of one pair of drive and model."""
         self.figures.append(result.as_json())
         if result.problem is not None:
             self.problems.append(result.problem)
@@ -307,7 +307,7 @@ def _run_several(args: argparse.Namespace, options: DriveOptions) -> int:
         )
         check_files(args, batch.files(plan.drives))
         title = f"Replay of {count_text(len(infos), 'drive')}"
-        # The page is written while the drives are played: what it shows of one is not kept.
+        # The page is written while the drives are played, so that no drive stays in memory.
         write_set_report(report, title, _play_all(batch, plan, tally), tally.errors)
         summary = {
             "directory": str(args.output),

@@ -1,7 +1,7 @@
-"""``modeld train``: train the driving model on painted worlds and export it.
+"""``modeld train``: train the driving model on rendered worlds and export it.
 
-The training's directory keeps checkpoints, the history and a page of curves; the models and their
-card come last, in its folder ``model``. Needs the extra ``train``.
+The output directory gets checkpoints, the history and a page of curves. At the end the models and
+their model card are written to its folder ``model``. Needs the extra ``train``.
 
 Example::
 
@@ -38,29 +38,40 @@ _DEFAULTS = TrainingOptions(Path())
 
 
 class _Option(NamedTuple):
-    """An option with a default; those of the recipe are None, as a resumed training has its own."""
+    """An option with a default value that its help text shows.
+
+    Options of the recipe are parsed with the default None, because a resumed training keeps the
+    values of its checkpoint.
+    """
 
     name: str
     metavar: str
-    what: str
+    what: str  # help text
     default: float | str
-    said: str = "default"
+    said: str = "default"  # word before the default in the help text
 
 
 _LEARNS_FROM = (
-    _Option("--worlds", "FIRST:END", "seeds of worlds that are trained on", str(_DEFAULTS.worlds)),
-    _Option("--held-out", "FIRST:END", "seeds that it is judged on", str(_DEFAULTS.held_out)),
-    _Option("--slots", "N", "painted samples that are kept, 0.8 MB each", DEFAULT_SLOTS),
+    _Option("--worlds", "FIRST:END", "seeds of the worlds to train on", str(_DEFAULTS.worlds)),
+    _Option(
+        "--held-out", "FIRST:END", "seeds of the worlds to judge it on", str(_DEFAULTS.held_out)
+    ),
+    _Option("--slots", "N", "rendered samples to keep, 0.8 MB each", DEFAULT_SLOTS),
 )
 
 
 def _how() -> tuple[_Option, ...]:
     workers, threads = share_cores()
     return (
-        _Option("--workers", "N", "processes that paint", workers, "default here"),
-        _Option("--threads", "N", "threads that learn", threads, "default here"),
-        _Option("--batch", "N", "samples of a step", _DEFAULTS.batch),
-        _Option("--learning-rate", "X", "highest rate of the vision", _DEFAULTS.learning_rate),
+        _Option("--workers", "N", "rendering processes", workers, "default here"),
+        _Option("--threads", "N", "training threads", threads, "default here"),
+        _Option("--batch", "N", "samples per step", _DEFAULTS.batch),
+        _Option(
+            "--learning-rate",
+            "X",
+            "highest learning rate of the vision model",
+            _DEFAULTS.learning_rate,
+        ),
     )
 
 
@@ -74,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("build/training"),
         help="output directory, created if missing (default: build/training)",
     )
-    _add(parser, _Option("--minutes", "N", "how long it may take", _DEFAULTS.minutes))
-    _add(parser, _Option("--seed", "N", "of weights and situations", _DEFAULTS.seed))
+    _add(parser, _Option("--minutes", "N", "time limit in minutes", _DEFAULTS.minutes))
+    _add(parser, _Option("--seed", "N", "seed of weights and situations", _DEFAULTS.seed))
     parser.add_argument(
         "--resume", action="store_true", help="continue from the last checkpoint in DIR"
     )
@@ -87,9 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=real("--eight-bits", 0, MOST_S),
         metavar="N",
         help="instead of training, round the weights of the finished training in DIR to 8 bits, "
-        "and let them follow what they were for N minutes (0: only round); writes DIR/eight-bits",
+        "and train them for N minutes to match the original (0: only round); writes DIR/eight-bits",
     )
-    for title, options in (("what it learns from", _LEARNS_FROM), ("how", _how())):
+    for title, options in (("training data", _LEARNS_FROM), ("training", _how())):
         group = parser.add_argument_group(title)
         for option in options:
             _add(group, option)
@@ -109,7 +120,7 @@ def _add(group: argparse._ActionsContainer, option: _Option) -> None:
 
 
 def _type(option: _Option) -> Callable[[str], float | str]:
-    """Return the type of an option's values; `TrainingOptions.check` knows their bounds."""
+    """Return the parser of an option's values; `TrainingOptions.check` checks their bounds."""
     if isinstance(option.default, str):
         return str
     if isinstance(option.default, int):
@@ -118,16 +129,16 @@ def _type(option: _Option) -> Callable[[str], float | str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, export, report.
+    """Train, export the models, print the results and return exit code 0.
 
     Raises:
-        UsageError: options that cannot work.
-        TrainingError: the training diverged, or cannot go on.
+        UsageError: options contradict each other or are out of bounds.
+        TrainingError: the training diverged, or cannot be resumed.
     """
     if args.eight_bits is not None:
         return _eight_bits(args)
-    options = _options_of(args, goes_on=args.resume)
-    # torch takes seconds to load; what is wrong with the options is said before.
+    options = _options_of(args, resume=args.resume)
+    # torch takes seconds to import, so errors in the options are reported first.
     from tools.simulator.training.model_files import write_card, write_models
     from tools.simulator.training.training import Training
 
@@ -153,10 +164,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
-    """Return the options, those of the recipe from the checkpoint of a training that goes on."""
+def _options_of(args: argparse.Namespace, *, resume: bool) -> TrainingOptions:
+    """Return the training options; with `resume`, the checkpoint gives those of the recipe."""
     given = {name: getattr(args, name) for name in RECIPE}
-    if not goes_on:
+    if not resume:
         return _checked(
             args, recipe_of(_DEFAULTS) | {k: v for k, v in given.items() if v is not None}
         )
@@ -167,7 +178,7 @@ def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
 
 
 def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOptions:
-    """Return the options of a recipe and of this machine."""
+    """Return the options of a recipe, with this machine's workers, threads and slots."""
     seeds = {
         name: parse_seeds(f"--{name.replace('_', '-')}", recipe[name])
         for name in ("worlds", "held_out")
@@ -184,14 +195,14 @@ def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOpt
 
 
 def _eight_bits(args: argparse.Namespace) -> int:
-    """Round and distil what is trained, export, report."""
+    """Round the trained weights to 8 bits, distil, export the models and print the results."""
     minutes = args.eight_bits
     if args.resume:
         raise UsageError(
             "--eight-bits: expected no --resume, found it; a distillation begins with the finished "
             "training each time"
         )
-    options = _options_of(args, goes_on=True)
+    options = _options_of(args, resume=True)
     from tools.simulator.training.distillation import FOLDER, distil
     from tools.simulator.training.model_files import write_card, write_models
     from tools.simulator.training.onnx_graphs import EightBitGraph

@@ -1,19 +1,19 @@
 """Serve one local page that shows a daemon at work, or a log: picture, top view, plots, health.
 
-Without LOG it follows the daemon on the bus and reads the camera's frames from its rings, in a
-low-priority process that asks nothing of the daemon. With LOG the page has a timeline. LOG is an
+Without LOG the page follows the daemon on the bus and reads the camera's frames from its rings, in
+a low-priority process that sends nothing to the daemon. With LOG the page has a timeline. LOG is an
 event log, or a segment, route or drive with its videos; --drive names the drive that a log was made
-from. A log without frames or without model outputs shows the rest. A long log appears at once and
-loads in the background.
+from. If a log lacks frames or model outputs, the page shows the rest. A long log is shown
+immediately and loads in the background.
 
 --with draws a second log of the same frames over the first, frame by frame, and marks differences.
 Any field of any service can be searched on the page and plotted; --layout starts with a saved
 selection.
 
 The page is served on this machine only; to watch from another one, forward the port: ssh -L
-8417:127.0.0.1:8417 DEVICE. Up to eight browser tabs can connect. SIGTERM ends it with exit code 0,
-Ctrl-C with 130. With --json it prints one object when the page is ready: url, mode (live or log)
-and source.
+8417:127.0.0.1:8417 DEVICE. Up to eight browser tabs can connect. SIGTERM ends the command with exit
+code 0, Ctrl-C with 130. With --json one object is printed when the page is ready: url, mode (live
+or log) and source.
 
 Example:
   modeld view
@@ -99,10 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return 0 after SIGTERM, 130 after SIGINT."""
     if args.drive is not None and args.log is None:
-        raise UsageError("--drive: expected a log beside it, found none; name the log of the drive")
+        raise UsageError("--drive: expected a log with it, found none; name the log of the drive")
     if getattr(args, "with") is not None and args.log is None:
-        raise UsageError("--with: expected a log beside it, found none; name the first log, too")
-    # Here, because they need the extra `view`: usage errors come first.
+        raise UsageError("--with: expected a log with it, found none; name the first log, too")
+    # Imported here because they need the extra `view`; usage errors are reported first.
     from tools.live.serve import ServeOptions, live_session, log_session, serve
     from tools.live.server import Address, open_socket, url_of
     from tools.live.viewers import load_layout
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
             load_layout(args.layout) if args.layout is not None else None,
         )
         try:
-            # A log that begins late is read for a while.
+            # A log whose first frame comes late takes a while to open.
             with stop.interrupting():
                 if args.log is None:
                     session = live_session(args, options, stack)
