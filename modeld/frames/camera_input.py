@@ -1,4 +1,4 @@
-"""A camera's frames in the form of a program's input: bytes, and the layout of the pixels."""
+"""Converts a camera's frames to the inputs of a program: the pixel bytes and their layout."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,22 +15,19 @@ MAX_SIDE_PX: Final = 16384
 
 @dataclass(slots=True)
 class CameraInput:
-    """A frame input of a program.
-
-    `geometry` is (4,) int32: width, height, stride and offset of the chroma plane; it is rewritten
-    when the format changes.
-    """
+    """A frame input of a program."""
 
     camera: str  # "road", "wide" or "driver", for messages
-    capacity_bytes: int  # of the program's buffer
+    capacity_bytes: int  # size of the program's buffer
+    # Width, height, stride and chroma plane offset, (4,); rewritten when the format changes.
     geometry: NDArray[np.int32] = field(default_factory=lambda: np.zeros(4, np.int32))
     _format: FrameFormat | None = None
     _payload_bytes: int = 0
 
     def payload(self, frame: Frame) -> NDArray[np.uint8]:
-        """Return the bytes of a frame that hold pixels, a view, and bring `geometry` up to date.
+        """Return a view of the frame's pixel bytes, uint8 (n,), and update `geometry`.
 
-        Raises CameraSizeError if the frame contradicts its format, or the program has no room.
+        Raises CameraSizeError if the frame contradicts its format or exceeds the program's buffer.
         """
         if frame.format != self._format:
             self._take_format(frame)
@@ -46,7 +43,7 @@ class CameraInput:
         form = frame.format
         where = f"{self.camera} camera, frame {frame.frame_id}"
         sides = (form.width, form.height)
-        # The device reads where the geometry points, so it must lie within the bytes.
+        # The device reads at the offsets given by the geometry, so they must be within the bytes.
         if (
             not all(0 < side <= MAX_SIDE_PX and side % 2 == 0 for side in sides)
             or not form.width <= form.stride <= 2 * MAX_SIDE_PX
