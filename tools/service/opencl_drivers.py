@@ -1,8 +1,9 @@
-"""Finds OpenCL drivers whose library is installed but not declared to the loader.
+"""Finds OpenCL drivers that are installed but not declared to the OpenCL loader.
 
-The loader reads `/etc/OpenCL/vendors/*.icd`, each the name of a library. Containers often have a
-GPU's libraries from the host and not that file; Adreno's driver comes with Android's files and
-never has one. `vendors_with` makes a directory of such files, for OCL_ICD_VENDORS.
+The loader reads the files `/etc/OpenCL/vendors/*.icd`, each with the name of a driver's library. In
+containers, a GPU's libraries are often mounted from the host without that file. Adreno's driver is
+part of Android and never has one. `vendors_with` creates a directory of such files, to be named in
+the variable OCL_ICD_VENDORS.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ VARIABLE: Final = "OCL_ICD_VENDORS"
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """An OpenCL driver; the first library that loads counts, `nodes` are patterns of devices."""
+    """An OpenCL driver."""
 
     name: str
-    libraries: tuple[str, ...]
-    nodes: tuple[str, ...]
+    libraries: tuple[str, ...]  # names of its library, in order of preference
+    nodes: tuple[str, ...]  # patterns of its device nodes
 
 
 DRIVERS: Final = (
@@ -44,7 +45,7 @@ DRIVERS: Final = (
 
 
 def declared(vendors: Path = VENDORS) -> dict[str, str]:
-    """Return the libraries that the files of a directory name, by the file's name."""
+    """Return the libraries declared in a directory, by the name of the .icd file."""
     found = {}
     for path in sorted(vendors.glob("*.icd")):
         try:
@@ -57,10 +58,10 @@ def declared(vendors: Path = VENDORS) -> dict[str, str]:
 def undeclared(
     vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
 ) -> list[tuple[Driver, str]]:
-    """Return the drivers whose library loads while no file of the directory names it.
+    """Return the drivers with a loadable library that is not declared in the directory.
 
-    Loading a library runs its initialisers: a driver's may be slow or crash, so this belongs in a
-    process of its own.
+    Loading a library runs its initializers. A driver's can be slow or crash, so call this in a
+    separate process.
     """
     named = {Path(library).name for library in declared(vendors).values()}
     found = []
@@ -74,19 +75,19 @@ def undeclared(
 
 
 def nodes_of(driver: Driver, root: Path = Path("/")) -> list[Path]:
-    """Return the device nodes that a driver may drive."""
+    """Return the existing device nodes of a driver."""
     return [path for node in driver.nodes for path in sorted(root.glob(node.lstrip("/")))]
 
 
 def vendors_with(
     directory: Path, vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
 ) -> list[str]:
-    """Make a directory that names all drivers, those that a file names already and the others.
+    """Create `directory` for OCL_ICD_VENDORS, which declares all drivers.
 
-    `directory` is made, for OCL_ICD_VENDORS. The result has the drivers that no file named.
+    Returns the names of the drivers that are not declared in `vendors`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The directory cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, library in declared(vendors).items():
