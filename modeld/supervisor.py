@@ -38,7 +38,7 @@ JOIN_S: Final = 3.0
 # times its timeout, but less than LONGEST_PATIENCE_NS: the watchdog would end the process silently.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
-# A car is parked after this time without a frame, unless its messages say that it drives.
+# A car counts as parked after this time without a frame, unless its messages report it on the road.
 PARKED_NS: Final = 5 * NS_PER_S
 
 

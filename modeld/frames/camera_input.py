@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from cereal.frames import Frame, FrameFormat
 from modeld.errors import CameraSizeError
 
-# Offsets of pixels are 32-bit integers on the device.
+# Longest accepted side. Pixel offsets are 32-bit integers on the device.
 MAX_SIDE_PX: Final = 16384
 
 

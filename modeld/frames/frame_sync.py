@@ -16,7 +16,7 @@ from modeld.state.loop_state import NS_PER_MS
 
 # Half a frame period at 20 Hz: two frames closer than this belong to one moment.
 PAIRING_WINDOW_NS: Final = 25_000_000
-# Cameras of one device are triggered together, within 2 ms; beyond this something is wrong.
+# Larger differences are logged. Cameras of one device are triggered within 2 ms of each other.
 SYNC_WARNING_NS: Final = 10_000_000
 # The longest wait for the extra camera.
 EXTRA_WAIT_MS: Final = 100

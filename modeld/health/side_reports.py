@@ -105,7 +105,7 @@ class RoadState:
         self._heard_ns = 0
 
     def __call__(self, now_ns: int) -> None:
-        """Read the new messages."""
+        """Update `started` from the newest message; `now_ns` is on the monotonic clock."""
         data = self._subscriber.receive(0)
         if data is None:
             if now_ns - self._heard_ns > _STALE_NS:

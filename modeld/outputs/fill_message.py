@@ -106,7 +106,7 @@ def fill_model_v2(
     verdict: FrameVerdict,
     raw_predictions: bytes | None = None,
 ) -> None:
-    """Fill an Event whose ``modelV2`` has been initialised.
+    """Fill an Event whose ``modelV2`` has been initialized.
 
     `raw_predictions` are all raw vectors as float32 bytes, for debugging.
     """

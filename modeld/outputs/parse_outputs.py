@@ -110,13 +110,13 @@ class DrivingOutputs:
     road_edges_stds: Array
     lead: Array  # (3, 6, 4) x, y, v, a every 2 s, of the cars that lead in 0, 2 and 4 s
     lead_stds: Array
-    lead_prob: Array  # (3,)
+    lead_prob: Array  # (3,) probability that each lead exists
     desire_state: Array  # (8,) sums to 1
     desire_pred: Array  # (4, 8) each row sums to 1
     meta: Array  # (48,), (53,) or (55,) probabilities; columns as in ``META_LAYOUTS``
     pose: Array  # (6,) velocity and angular velocity of the device
     pose_stds: Array
-    wide_from_device_euler: Array  # (3,)
+    wide_from_device_euler: Array  # (3,) roll, pitch, yaw
     wide_from_device_euler_stds: Array
     road_transform: Array  # (6,) road frame relative to the device
     road_transform_stds: Array

@@ -90,7 +90,7 @@ def load_settings(
     plain = {key: value for key, value in values.items() if "." not in key}
     try:
         config = Config(**plain, cameras=cameras, realtime=RealtimeConfig(**realtime))
-    except ConfigError as error:  # settings that do not go together
+    except ConfigError as error:  # settings that contradict each other
         raise ConfigError(f"{found.where}: {error}") from error
     return LoadedSettings(config, {**dict.fromkeys(SETTINGS, "default"), **found.sources})
 

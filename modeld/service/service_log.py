@@ -174,7 +174,7 @@ class _Writer(threading.Thread):
                 self._said = lost
 
     def _try(self, entry: Entry) -> bool:
-        """Write the lines of an entry; return whether all of it was."""
+        """Write the lines of an entry; return whether all were written."""
         try:
             data = "".join(f"{line}\n" for line in self._form.lines(entry)).encode()
             if self._midline:

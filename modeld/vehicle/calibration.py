@@ -146,7 +146,7 @@ class Calibration:
 
     @property
     def needs_device(self) -> bool:
-        """Whether the device type and sensor must be known first."""
+        """Whether device type and sensor must be known, because no cameras are configured."""
         return self.plan.override is None
 
     @property

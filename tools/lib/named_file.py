@@ -341,7 +341,7 @@ def _check_directory(option: str, path: Path) -> None:
     there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     try:
         is_directory = stat.S_ISDIR(there.stat().st_mode)
-        _ = path.is_dir()  # a name that is too long
+        _ = path.is_dir()  # raises OSError if the name is too long
     except OSError as error:
         raise UsageError(
             f"{option} {path}: expected a directory, found {what_is_at(path)}; choose another one"

@@ -56,7 +56,7 @@ class SeekingDecoder:
         Returns None if the number of a picture cannot be determined from the index.
         """
         decoder = self._decoder
-        # Other containers list key frames only.
+        # The index of other containers has key frames only.
         entries = [*decoder.stream.index_entries] if decoder.is_iso else []
         if any(one.is_discard or not one.size for one in entries):
             return None
