@@ -37,7 +37,7 @@ from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 from modeld.vehicle.calibration import Calibration, CameraPlan, sizes_of
 from modeld.vehicle.desire import LaneChangeMachine
 from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs, BusReader
-from modeld.vehicle.model_params import PERIOD_MS, CarWatch, UserDelay, tell_differences
+from modeld.vehicle.model_params import PERIOD_MS, CarWatch, UserDelay, log_differences
 from modeld.vehicle.params import Params
 from modeld.vehicle.validity import Freshness
 from runtime.errors import RuntimeFault
@@ -230,8 +230,10 @@ class Daemon:
         result = self._run(inputs, frames)
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
-        whole = self._images_whole(frames)
-        valid = self._judgement.settle(frames, self.car.reasons + bus.reasons, result, whole=whole)
+        intact = self._images_intact(frames)
+        valid = self._judgement.settle(
+            frames, self.car.reasons + bus.reasons, result, intact=intact
+        )
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -303,7 +305,7 @@ class Daemon:
                 self.model.prepare(inputs)
         except RuntimeFault as error:
             self._give_up(error)
-        self._images_whole(frames)
+        self._images_intact(frames)
 
     def _run(self, inputs: ModelInputs, frames: FramePair) -> ModelResult:
         """Run the model; if the device fails, fall back and return the last outputs."""
@@ -342,7 +344,7 @@ class Daemon:
         for service, event in zip(PUBLICATIONS, (model_v2, brief, odometry), strict=True):
             self._publications.send(service, event)
 
-    def _images_whole(self, frames: FramePair) -> bool:
+    def _images_intact(self, frames: FramePair) -> bool:
         """Return whether the model's images are from intact frames; call once after each run.
 
         Frames are in shared memory, so the camera process can overwrite one during a slow run.
@@ -350,7 +352,7 @@ class Daemon:
         intact = self._sync.is_intact()
         if not intact:
             self._log.overwritten(frames.main, frames.extra)
-        return self._session.images_whole(intact=intact)
+        return self._session.images_intact(intact=intact)
 
 
 def start(
@@ -389,5 +391,5 @@ def start(
         logger.info("car: %s", car.name)
         action = daemon.model.interface.action
         rule = rule_in_force(action, config.lat_smooth_s, config.long_smooth_s)
-        tell_differences(params, service.program.manifest.models, rule)
+        log_differences(params, service.program.manifest.models, rule)
     return daemon

@@ -68,11 +68,11 @@ class Judgement:
             self._wide.look(frames.extra, now_ns, moving=moving)
 
     def settle(
-        self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, whole: bool
+        self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, intact: bool
     ) -> bool:
         """Return whether the messages of a run are valid; log and keep the reasons if not.
 
-        `frames` is the pair given to `look`. `reasons` concern the car and its messages. `whole`
+        `frames` is the pair given to `look`. `reasons` concern the car and its messages. `intact`
         says whether the model's images are from intact frames.
         """
         now_ns = self._episodes.clock.now_ns()
@@ -84,7 +84,7 @@ class Judgement:
             reasons += self._wide.reasons
         for holds, reason in (
             (result.finite, DEVICE_FAILED if result.failed else NOT_FINITE),
-            (whole, OVERWRITTEN),
+            (intact, OVERWRITTEN),
             # With a single camera, this is known only once its calibration has arrived.
             (not self._transforms.sizes.lacks_extra, WIDE_LOST),
             (not frames.apart, APART),

@@ -150,7 +150,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     if goes_on:
         # A signal may have arrived in the meantime.
         if not stop.signalled:
-            _start_anew(notifier)
+            _restart(notifier)
         exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
@@ -159,7 +159,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     return exit_code
 
 
-def _start_anew(notifier: Notifier) -> NoReturn:
+def _restart(notifier: Notifier) -> NoReturn:
     """Restart the program in this process (execve), with the same process id.
 
     If that fails, raises ModeldError; the service manager then restarts the process.
@@ -241,9 +241,9 @@ class _Service:
                 self._config,
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
-                self._tell_build,
-                self._tell_load,
-                self._take_place,
+                self._before_build,
+                self._before_load,
+                self._claim_service,
             )
             with self._memory.loading() as unfinished:
                 before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
@@ -267,7 +267,7 @@ class _Service:
             self._memory.end_drive()
         return ending
 
-    def _take_place(self, kind: str) -> None:
+    def _claim_service(self, kind: str) -> None:
         """Open the bus and claim the daemon's health service on it.
 
         If another daemon of this kind is running, this raises CerealError before the slow part of
@@ -287,13 +287,13 @@ class _Service:
         claim = PubMaster((HEALTH_SERVICES[kind],), transport, MonotonicClock())
         self._place = transport, claim
 
-    def _tell_load(self, path: Path) -> None:
+    def _before_load(self, path: Path) -> None:
         """Save and report the artifact being loaded, because loading can take long or hang."""
         self._memory.load(path)
         self._loading = f"loading {path}"
         self._notifier.status(self._loading)
 
-    def _tell_build(self) -> None:
+    def _before_build(self) -> None:
         self._notifier.extend_start(BUILD_S)
         self._notifier.status(f"{self._loading}: building kernels")
 
@@ -371,16 +371,16 @@ class _Service:
             None if path is None else MetricsFile(path),
         )
         self._resources.callback(reporter.close)
-        told = (models.first, self._effects, state.problems)
+        reported = (models.first, self._effects, state.problems)
 
         def report(now_ns: int) -> None:
-            nonlocal told
+            nonlocal reported
             in_use = models.first
             if state.fallback and models.fallback is not None:
                 in_use = models.fallback
             found = (in_use, self._effects, state.problems)
-            if told != found:
-                told = found
+            if reported != found:
+                reported = found
                 reporter.facts = self._facts(in_use, state)
             reporter.report(now_ns, self._log.lost)
 

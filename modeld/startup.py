@@ -330,7 +330,7 @@ def wait_for_car(
         level=logging.WARNING,
         patience_ns=PATIENCE_NS,
     )
-    look = _CarLook(transport.subscriber("carParams", conflate=True), params)
+    look = _CarFinder(transport.subscriber("carParams", conflate=True), params)
     state = episodes.state
     try:
         state.phase = Phase.WAITING_CAR
@@ -348,12 +348,12 @@ def wait_for_car(
 
 
 @dataclass(slots=True)
-class _CarLook:
+class _CarFinder:
     """Looks for the car in the parameter and on the bus; logs a bad message once."""
 
     subscriber: Subscriber
     params: Params | None
-    _has_said: bool = False
+    _is_logged: bool = False
 
     def take(self) -> CarParameters | None:
         """Return the car in the parameter, else wait `POLL_S` for a message; None without one."""
@@ -366,8 +366,8 @@ class _CarLook:
         try:
             return _car_of_message(data)
         except MessageError as error:
-            if not self._has_said:
-                self._has_said = True
+            if not self._is_logged:
+                self._is_logged = True
                 logger.warning("message not used, still waiting for carParams: %s", error)
             return None
 

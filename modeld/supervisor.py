@@ -124,12 +124,12 @@ class Supervisor:
         self._quiet_ns = 0
         self._report_ns = 0
         self._alive_ns = 0
-        self._reload_said = False
+        self._is_deferral_logged = False
         self._is_parked = False
         self._is_remembered = is_remembered
         self._why_no_reload = why_no_reload
         # The last reload was refused; there is no automatic one until the next request.
-        self._is_refused = False
+        self._is_reload_refused = False
 
     def run(self) -> Ending:
         """Run the loop until a signal, or until the process should restart.
@@ -165,7 +165,7 @@ class Supervisor:
             elapsed_ns = min(now_ns - before_ns, int(2 * tick_s * NS_PER_S))
             self._watch_run(elapsed_ns)
             self._each_tick(self._is_parked)
-            self._tell(now_ns)
+            self._report(now_ns)
             if self._wants_reload(elapsed_ns):
                 self._stop.event.set()
                 self._finish()
@@ -195,7 +195,7 @@ class Supervisor:
         logger.info("running")
         self._loop.run_forever(self._stop.event)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         assert self._loop is not None
         self._loop.run_forever(self._stop.event)
 
@@ -228,7 +228,7 @@ class Supervisor:
                 "hangs: the process ends and should be started again"
             )
         take_over(reason)
-        self._start(self._go_on)
+        self._start(self._continue)
 
     def _patience_ns(self, *, has_fallback: bool) -> int:
         """Return the time limit of a run."""
@@ -238,7 +238,7 @@ class Supervisor:
         longer_ns = min(PATIENCE_WITHOUT_FALLBACK * self._timeout_ns, LONGEST_PATIENCE_NS)
         return max(self._timeout_ns, longer_ns)
 
-    def _tell(self, now_ns: int) -> None:
+    def _report(self, now_ns: int) -> None:
         state, notifier = self._state, self._notifier
         period_s = notifier.watchdog_s
         # Feed the watchdog twice per period, as sd_watchdog_enabled(3) recommends.
@@ -259,7 +259,7 @@ class Supervisor:
                 # A report must not end the drive.
                 logger.exception("a report failed, going on")
 
-    def _look_whether_parked(self, elapsed_ns: int) -> None:
+    def _check_parked(self, elapsed_ns: int) -> None:
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
         if frame_ns != self._frame_ns:
@@ -272,21 +272,21 @@ class Supervisor:
 
     def _wants_reload(self, elapsed_ns: int) -> bool:
         """Return whether to restart: on SIGHUP, or after a drive with another model."""
-        self._look_whether_parked(elapsed_ns)
+        self._check_parked(elapsed_ns)
         state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
-        if asked and not parked and not self._reload_said:
-            self._reload_said = True
+        if asked and not parked and not self._is_deferral_logged:
+            self._is_deferral_logged = True
             logger.warning("reload deferred until the car is parked")
         # After a drive with another model, restart to load the selected one. If no frame was
         # published, a restart would only repeat the failed loading.
         after_drive = self._is_remembered or (bool(state.fallback) and state.published > 0)
-        if not parked or not (asked or (after_drive and not self._is_refused)):
+        if not parked or not (asked or (after_drive and not self._is_reload_refused)):
             return False
         problem = self._why_no_reload()
         if problem:
             self._stop.reload.clear()
-            self._reload_said, self._is_refused = False, True
+            self._is_deferral_logged, self._is_reload_refused = False, True
             logger.error("not reloaded, going on as before: %s", problem)
         return not problem
 

@@ -38,7 +38,7 @@ class MetricsFile:
         self.failures = 0
         # The temporary file is in the same directory, so it can be renamed. It is hidden, so no
         # collector reads it. Its name is fixed, so the next process overwrites a leftover.
-        self._beside = path.with_name(f".{path.name}.part")
+        self._temporary = path.with_name(f".{path.name}.part")
         self._is_failing = False
 
     def write(self, snapshot: HealthSnapshot) -> None:
@@ -56,7 +56,7 @@ class MetricsFile:
                     error.strerror,
                 )
             self._is_failing = True
-            self._beside_is_gone()
+            self._remove_temporary()
             return
         if self._is_failing:
             logger.warning("%s: metrics are written again (%d lost)", self.path, self.failures)
@@ -64,16 +64,16 @@ class MetricsFile:
 
     def _replace(self, data: bytes) -> None:
         # No fsync: after a machine crash the old values are useless.
-        with self._beside.open("wb") as file:
+        with self._temporary.open("wb") as file:
             # A collector that runs as another user must be able to read it, whatever the umask.
             os.fchmod(file.fileno(), _MODE)
             file.write(data)
-        self._beside.replace(self.path)
+        self._temporary.replace(self.path)
 
-    def _beside_is_gone(self) -> None:
+    def _remove_temporary(self) -> None:
         """Remove the temporary file after a failed write; it can occupy the disk's last bytes."""
         try:
-            self._beside.unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)
         except OSError:
             return
 

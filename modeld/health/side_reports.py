@@ -74,19 +74,19 @@ class CameraReport:
         self._streams = frozenset(streams)
         self._state = state
         self._valid = 0
-        self._said = ""
+        self._logged = ""
 
     def __call__(self, _now_ns: int) -> None:
         """Check if no valid message was published since the last call, or a reason was logged."""
         state = self._state
         before, self._valid = self._valid, state.valid
-        goes_on = state.valid != before and not self._said
+        goes_on = state.valid != before and not self._logged
         if goes_on or state.phase is not Phase.RUNNING:
             return
         reasons = why_unusable(self._cameras, self._streams)
-        if reasons == self._said:
+        if reasons == self._logged:
             return
-        self._said = reasons
+        self._logged = reasons
         if reasons:
             logger.warning("cameras cannot be read: %s", reasons)
         else:
@@ -102,13 +102,13 @@ class RoadState:
     def __init__(self, transport: Transport) -> None:
         self.started = False
         self._subscriber = transport.subscriber("deviceState", conflate=True)
-        self._heard_ns = 0
+        self._received_ns = 0
 
     def __call__(self, now_ns: int) -> None:
         """Update `started` from the newest message; `now_ns` is on the monotonic clock."""
         data = self._subscriber.receive(0)
         if data is None:
-            if now_ns - self._heard_ns > _STALE_NS:
+            if now_ns - self._received_ns > _STALE_NS:
                 self.started = False
             return
         try:
@@ -117,4 +117,4 @@ class RoadState:
         except (MessageError, AttributeError):
             # The message is damaged or of another type; the loop counts and logs those.
             return
-        self._heard_ns = now_ns
+        self._received_ns = now_ns

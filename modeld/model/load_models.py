@@ -160,9 +160,9 @@ def load_models(loader: Loader, before: Before) -> Models:
         return _load_both(loader, before, safe_path, problems)
     logger.warning("this drive goes on with the fallback model: %s", reason)
     try:
-        return _go_on(_load_fallback(loader, safe_path), before, reason, problems)
+        return _fallback_only(_load_fallback(loader, safe_path), before, reason, problems)
     except (ModeldError, RuntimeFault) as error:
-        _note(problems, "fallback model not usable, the other one is tried", error)
+        _log_problem(problems, "fallback model not usable, the other one is tried", error)
     # The fallback is unusable: try the configured model, although it failed earlier.
     models = _load_both(loader, before, None, problems)
     try:
@@ -173,7 +173,7 @@ def load_models(loader: Loader, before: Before) -> Models:
         logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- the text says all
         return models
     models.first.program.close()
-    return _go_on(safe, before, reason, problems)
+    return _fallback_only(safe, before, reason, problems)
 
 
 def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[Path | None, str]:
@@ -202,29 +202,29 @@ def _load_both(
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
-        _note(problems, "model not usable, the fallback model is taken", error)
+        _log_problem(problems, "model not usable, the fallback model is taken", error)
         try:
             return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
         except (ModeldError, RuntimeFault) as second:
-            _note(problems, "fallback model not usable either", second)
+            _log_problem(problems, "fallback model not usable either", second)
             raise error from second
-    stand_in = None
+    fallback = None
     if fallback_path is not None:
         try:
-            stand_in = _load_fallback(loader, fallback_path, first.kind)
+            fallback = _load_fallback(loader, fallback_path, first.kind)
         except (ModeldError, RuntimeFault) as error:
             # Driving without a fallback model is better than not driving.
-            _note(problems, "fallback model not usable, going on without one", error)
+            _log_problem(problems, "fallback model not usable, going on without one", error)
     continues = first.path == kept != paths[0]
-    return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
+    return Models(first, fallback, "", tuple(problems), is_remembered=continues)
 
 
-def _go_on(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
+def _fallback_only(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
     """Return the fallback model as the only model of the process."""
     return Models(safe, None, reason, tuple(problems), is_remembered=bool(before.fallback))
 
 
-def _note(problems: list[str], what: str, error: Exception) -> None:
+def _log_problem(problems: list[str], what: str, error: Exception) -> None:
     """Log that a model cannot be used; add it to `problems` for the health message."""
     logger.error("%s: %s", what, error)
     problems.append(f"{what}: {error}")
@@ -291,7 +291,7 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     except NothingSelectedError:
         return None
     except StoreError as error:
-        _note(problems, "fallback model not usable, going on without one", error)
+        _log_problem(problems, "fallback model not usable, going on without one", error)
         return None
 
 
@@ -310,7 +310,7 @@ def _first_of(
         try:
             return load(path)
         except (ModeldError, RuntimeFault) as error:
-            _note(problems, "model not usable, the one before is taken", error)
+            _log_problem(problems, "model not usable, the one before is taken", error)
     return load(paths[-1])
 
 

@@ -172,7 +172,7 @@ class ModelSession:
         # The reset cleared the history of desires, so a lasting desire must be sent again.
         self._pulse.reset()
 
-    def images_whole(self, *, intact: bool) -> bool:
+    def images_intact(self, *, intact: bool) -> bool:
         """Return whether the model's images are from intact frames; call once after each run.
 
         `intact` says whether the frames of this run are. An image of an overwritten frame stays in

@@ -309,13 +309,13 @@ class ModelMessage:
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
         self._event = new_event("modelV2", mono_time_ns=0)
-        stand_ins: dict[str, Any] = {}
+        numbered: dict[str, Any] = {}
         first = _FIRST
         for name, array in arrays.items():
             numbers = np.arange(first, first + array.size, dtype=np.float32)
-            stand_ins[name] = numbers.reshape(array.shape)
+            numbered[name] = numbers.reshape(array.shape)
             first += array.size
-        fill_outputs(self._event, replace(outputs, **stand_ins))
+        fill_outputs(self._event, replace(outputs, **numbered))
         words = _words_of(self._event)
         self._places = np.flatnonzero((words >= _FIRST) & (words < first))
         self._sources = words[self._places].astype(np.intp) - _FIRST

@@ -106,7 +106,7 @@ class _Writer(threading.Thread):
         self._lock = threading.RLock()
         self._deadline_ns: int | None = None
         self._midline = False
-        self._said = 0
+        self._reported = 0
         self._dropped = 0
         self._failed = 0
 
@@ -151,7 +151,7 @@ class _Writer(threading.Thread):
             else:
                 self._write(entry)
                 if self._queue.empty():
-                    self._say_lost()
+                    self._log_lost()
 
     def _write_rest(self, now_ns: int | None) -> None:
         """Write the suppressed entries up to `now_ns` and the number of lost records."""
@@ -159,19 +159,19 @@ class _Writer(threading.Thread):
             over = self._limit.ended(now_ns)
         for entry in over:
             self._write(entry)
-        self._say_lost()
+        self._log_lost()
 
     def _write(self, entry: Entry) -> None:
         if not self._try(entry):
             self._failed += 1
 
-    def _say_lost(self) -> None:
+    def _log_lost(self) -> None:
         lost = self.lost
-        if lost > self._said:
-            text = f"{lost - self._said} log records lost: they could not be written in time"
+        if lost > self._reported:
+            text = f"{lost - self._reported} log records lost: they could not be written in time"
             now_s = datetime.now(UTC).timestamp()
             if self._try(Entry(now_s, logging.WARNING, __name__, text)):
-                self._said = lost
+                self._reported = lost
 
     def _try(self, entry: Entry) -> bool:
         """Write the lines of an entry; return whether all were written."""

@@ -43,9 +43,9 @@ class _Episode:
     last_ns: int = 0  # time of the last occurrence
     times: int = 0  # number of occurrences since it began
     due_ns: int = 0  # earliest time of the next line
-    said_ns: int = 0  # time of the last line
+    logged_ns: int = 0  # time of the last line
     repeat_ns: int = REPEAT_NS  # interval that follows the next line
-    is_said: bool = False  # it has been logged since it began
+    is_logged: bool = False  # it has been logged since it began
     is_over: bool = False  # reported as over by `Episodes.end`, but not yet logged
 
     def so_far(self) -> str:
@@ -77,22 +77,22 @@ class Episodes:
             self.state.count(kind.fault)
         episode = self._all.setdefault(kind.name, _Episode(kind))
         if now_ns < episode.last_ns:
-            self._begin_anew(episode)
+            self._discard(episode)
         if episode not in self._active:
             self._active.append(episode)
             episode.begin_ns, episode.times = now_ns - waited_ns, 0
             episode.due_ns = max(episode.due_ns, episode.begin_ns + kind.patience_ns)
-            episode.is_said, episode.repeat_ns = False, REPEAT_NS
+            episode.is_logged, episode.repeat_ns = False, REPEAT_NS
         episode.last_ns, episode.is_over = now_ns, False
         episode.times += 1
-        self._say_known_ends(now_ns)
+        self._log_reported_ends(now_ns)
         if now_ns < episode.due_ns:
             return
         lasting = f" ({episode.so_far()})" if episode.times > 1 else ""
         self.logger.log(kind.level, "%s%s", text, lasting, extra={"kind": kind.name})
-        if episode.is_said:
+        if episode.is_logged:
             episode.repeat_ns = min(2 * episode.repeat_ns, LONGEST_REPEAT_NS)
-        episode.is_said, episode.said_ns = True, now_ns
+        episode.is_logged, episode.logged_ns = True, now_ns
         episode.due_ns = now_ns + episode.repeat_ns
 
     def settle(self) -> None:
@@ -103,18 +103,18 @@ class Episodes:
         for episode in tuple(self._active):
             kind = episode.kind
             if now_ns < episode.last_ns:
-                self._begin_anew(episode)
+                self._discard(episode)
                 continue
             if now_ns - episode.last_ns < max(kind.quiet_ns, SHORTEST_NS):
                 continue
             # An episode right after another was not logged when it began; the line of its end
             # reports it.
             was_short = episode.last_ns - episode.begin_ns < kind.patience_ns
-            if kind.over and (episode.is_said or not was_short):
-                if not episode.is_said and now_ns < episode.due_ns:
+            if kind.over and (episode.is_logged or not was_short):
+                if not episode.is_logged and now_ns < episode.due_ns:
                     continue
-                self._say_over(episode, now_ns)
-            elif episode.is_said:
+                self._log_end(episode, now_ns)
+            elif episode.is_logged:
                 episode.due_ns = 0
             self._active.remove(episode)
 
@@ -124,22 +124,22 @@ class Episodes:
         if episode is None or episode not in self._active:
             return
         now_ns = self.clock.now_ns()
-        episode.is_over = episode.is_said
-        self._say_known_ends(now_ns)
+        episode.is_over = episode.is_logged
+        self._log_reported_ends(now_ns)
 
-    def _say_known_ends(self, now_ns: int) -> None:
+    def _log_reported_ends(self, now_ns: int) -> None:
         """Log the reported ends once the last line is a second old, in case the fault flaps."""
         for episode in tuple(self._active):
-            if episode.is_over and now_ns - episode.said_ns >= SHORTEST_NS:
+            if episode.is_over and now_ns - episode.logged_ns >= SHORTEST_NS:
                 self._active.remove(episode)
-                self._say_over(episode, now_ns)
+                self._log_end(episode, now_ns)
 
-    def _say_over(self, episode: _Episode, now_ns: int) -> None:
+    def _log_end(self, episode: _Episode, now_ns: int) -> None:
         kind = episode.kind
         self.logger.warning("%s after %s", kind.over, episode.so_far(), extra={"kind": kind.name})
         episode.due_ns = now_ns + SHORTEST_NS
 
-    def _begin_anew(self, episode: _Episode) -> None:
+    def _discard(self, episode: _Episode) -> None:
         """Forget an episode, because a replay has set its clock back."""
         if episode in self._active:
             self._active.remove(episode)

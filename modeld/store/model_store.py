@@ -211,21 +211,21 @@ class ModelStore:
         no files.
         """
         with self.changing(make=True):
-            beside = self.directory / f".adding-{model}"
+            temporary = self.directory / f".adding-{model}"
             place = self.directory / str(model)
-            beside.mkdir(files.DIRECTORY_MODE)
+            temporary.mkdir(files.DIRECTORY_MODE)
             try:
-                beside.chmod(files.DIRECTORY_MODE)
-                manifest = checked_copy(source, beside / ARTIFACT, model, now_s)
+                temporary.chmod(files.DIRECTORY_MODE)
+                manifest = checked_copy(source, temporary / ARTIFACT, model, now_s)
                 if place.is_symlink() or place.exists():
                     return self._already_there(model, manifest)
-                self_test(beside / ARTIFACT)
-                files.write_new(beside / MANIFEST, manifest.file_bytes())
-                files.sync_directory(beside)
-                beside.rename(place)
+                self_test(temporary / ARTIFACT)
+                files.write_new(temporary / MANIFEST, manifest.file_bytes())
+                files.sync_directory(temporary)
+                temporary.rename(place)
                 files.sync_directory(self.directory)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
         return manifest
 
     def select(self, model: ModelId, role: str, *, self_test: SelfTest) -> Selected:
@@ -237,7 +237,7 @@ class ModelStore:
         with self.changing():
             selection = self.selection()
             before = selection.get(checked_role(role), Selected())
-            self._prove(model, role, self_test)
+            self._check_and_test(model, role, self_test)
             if before.current == model:
                 return before
             return self._switch(selection, role, Selected(model, before.current))
@@ -256,10 +256,10 @@ class ModelStore:
                     f"{self.directory}: expected a model before the selected one of {role}, found "
                     "none; choose one with modeld models select"
                 )
-            self._prove(before.previous, role, self_test)
+            self._check_and_test(before.previous, role, self_test)
             return self._switch(selection, role, Selected(before.previous, before.current))
 
-    def _prove(self, model: ModelId, role: str, self_test: SelfTest) -> None:
+    def _check_and_test(self, model: ModelId, role: str, self_test: SelfTest) -> None:
         _check_kind(self.verify(model), role)
         self_test(self.path_of(model))
 
@@ -390,10 +390,10 @@ def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
             changed = {role: Selected(selection[role].current) for role in before}
             write_selection(store.directory, {**selection, **changed})
         # If this command is killed, the next one removes the directory because of its hidden name.
-        beside = store.directory / f".adding-{model}"
-        place.rename(beside)
+        temporary = store.directory / f".adding-{model}"
+        place.rename(temporary)
         files.sync_directory(store.directory)
-        files.remove_tree(beside)
+        files.remove_tree(temporary)
 
 
 def version_at(store: ModelStore, artifact: Path) -> ModelId | None:

@@ -297,7 +297,7 @@ class CarWatch:
         return found
 
 
-def tell_differences(params: Params, models: Sequence[ModelSource], rule: ActionRule) -> None:
+def log_differences(params: Params, models: Sequence[ModelSource], rule: ActionRule) -> None:
     """Log a warning for each choice of the stack's user that this daemon does not follow."""
     offset_m = params.usable(CAMERA_OFFSET)
     if offset_m:

@@ -65,7 +65,7 @@ class Params:
         self._clock_ns = clock_ns
         self._looks: dict[str, _Look] = {}
         self._values: dict[str, tuple[bytes, Any]] = {}
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def read(self, key: str) -> bytes | None:
         """Return the bytes of a parameter, None if it is not set.
@@ -105,8 +105,8 @@ class Params:
             kind = "value"
             return self.value(parameter)
         except ParameterError as error:
-            if (parameter.key, kind) not in self._said:
-                self._said.add((parameter.key, kind))
+            if (parameter.key, kind) not in self._logged:
+                self._logged.add((parameter.key, kind))
                 logger.warning("parameter not used: %s", error)
             return None
 

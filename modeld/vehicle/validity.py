@@ -282,8 +282,8 @@ class ValidityLog:
 
     logger: logging.Logger
     state: LoopState
-    _said: frozenset[str] | None = None
-    _said_ns: int | None = None
+    _logged: frozenset[str] | None = None
+    _logged_ns: int | None = None
     _since_ns: int = 0
     _good_ns: int = 0
 
@@ -291,23 +291,23 @@ class ValidityLog:
         """Record the reasons against the current messages; an empty list if they are valid."""
         if reasons:
             self.state.reasons = tuple(reason.text for reason in reasons)
-        elif self.state.reasons or self._said is None:
+        elif self.state.reasons or self._logged is None:
             self.state.reasons, self._good_ns = (), now_ns
-        elif not self._said:
+        elif not self._logged:
             return
         kinds = frozenset(reason.kind for reason in reasons)
-        is_early = self._said_ns is not None and 0 <= now_ns - self._said_ns < SHORTEST_NS
-        if kinds == self._said or is_early:
+        is_early = self._logged_ns is not None and 0 <= now_ns - self._logged_ns < SHORTEST_NS
+        if kinds == self._logged or is_early:
             return
         if kinds:
-            if not self._said:
+            if not self._logged:
                 self._since_ns = now_ns
             self.logger.warning("not valid: %s", "; ".join(self.state.reasons))
-        elif self._said is None:
-            self._said = kinds
+        elif self._logged is None:
+            self._logged = kinds
             self.logger.info("valid")
             return
         else:
             lasted_s = (self._good_ns - self._since_ns) / NS_PER_S
             self.logger.warning("valid again after %.1f s", lasted_s)
-        self._said, self._said_ns = kinds, now_ns
+        self._logged, self._logged_ns = kinds, now_ns

@@ -28,7 +28,7 @@ from modeld.vehicle.model_params import (
     StoredCalibration,
     StoredDelay,
     UserDelay,
-    tell_differences,
+    log_differences,
 )
 from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
 from runtime.format.manifest import ModelSource
@@ -348,7 +348,7 @@ def test_what_the_user_of_the_stack_chose_otherwise_is_a_line(
 ) -> None:
     put(tmp_path, key, data)
     models = [ModelSource("vision", "vision.onnx", "", checkpoint)]
-    tell_differences(Params(tmp_path), models, SPLIT_ACTION)
+    log_differences(Params(tmp_path), models, SPLIT_ACTION)
     assert len(caplog.messages) == len(said)
     for text, expected in zip(caplog.messages, said, strict=True):
         assert expected in text

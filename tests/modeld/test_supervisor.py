@@ -293,7 +293,7 @@ def test_when_the_manager_is_told(
     )
     watched.state.published_ns = (now_ms - 5) * 1_000_000
     for _ in range(2):  # what was told is not told again at once
-        watched.supervisor._tell(now_ms * 1_000_000)
+        watched.supervisor._report(now_ms * 1_000_000)
     notifier.alive()
     heard = [manager.recv(1000).partition(b"=")[0] for _ in range(len(told) + 1)]
     assert heard == [*told, b"WATCHDOG"]
@@ -306,7 +306,7 @@ def test_a_report_that_fails_does_not_end_the_drive(watched: Watched, caplog: Lo
         raise ValueError("no")
 
     watched.supervisor._reports = (fails, watched.reports.append)
-    watched.supervisor._tell(2 * NS_PER_S)
+    watched.supervisor._report(2 * NS_PER_S)
     assert watched.reports == [2 * NS_PER_S]
     assert "a report failed, going on" in caplog.text
 

@@ -183,7 +183,7 @@ def check_named(where: str, path: Path, role: Role) -> None:
     Raises:
         ToolError: The role's error; names the path, the expected and the found thing.
     """
-    found = _misfit(path, role)
+    found = _mismatch(path, role)
     if found:
         raise role.error(f"{where}{path}: expected {role.noun}, found {found}; {role.advice}")
 
@@ -193,7 +193,7 @@ def what_is_at(path: Path) -> str:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        return _nothing(path, error)
+        return _missing(path, error)
     if not stat.S_ISREG(status.st_mode):
         return what_is(status.st_mode)
     if not os.access(path, os.R_OK, effective_ids=True):
@@ -201,26 +201,26 @@ def what_is_at(path: Path) -> str:
     return described(start_of(path))
 
 
-def _misfit(path: Path, role: Role) -> str:
+def _mismatch(path: Path, role: Role) -> str:
     """Return a description of the thing at a path if it does not fit the role, else ""."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError)
-        return "" if is_missing and role.may_be_missing else _nothing(path, error)
+        return "" if is_missing and role.may_be_missing else _missing(path, error)
     if stat.S_ISDIR(status.st_mode):
         is_wanted = role.may_be_directory or not role.kinds
-        return _closed(path, os.R_OK | os.X_OK) if is_wanted else what_is(status.st_mode)
+        return _unreadable(path, os.R_OK | os.X_OK) if is_wanted else what_is(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or not role.kinds:
         return what_is_at(path)
-    return _closed(path, os.R_OK) or _unlike(path, status.st_size, role)
+    return _unreadable(path, os.R_OK) or _content_mismatch(path, status.st_size, role)
 
 
-def _closed(path: Path, rights: int) -> str:
+def _unreadable(path: Path, rights: int) -> str:
     return "" if os.access(path, rights, effective_ids=True) else "one that you may not read"
 
 
-def _unlike(path: Path, size: int, role: Role) -> str:
+def _content_mismatch(path: Path, size: int, role: Role) -> str:
     """Return a description of a regular file if its kind or size does not fit the role, else ""."""
     if not size and role.may_be_empty:
         return ""
@@ -233,7 +233,7 @@ def _unlike(path: Path, size: int, role: Role) -> str:
     return ""
 
 
-def _nothing(path: Path, error: OSError | ValueError) -> str:
+def _missing(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         is_link = path.is_symlink()
         return f"a link to {path.readlink()}, which is not there" if is_link else "no such file"

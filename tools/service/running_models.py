@@ -168,7 +168,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
             for name, output in outputs.items():
                 if output.receive() is not None:
                     return f"a daemon publishes {name}"
-            if _says_started(device):
+            if _reports_started(device):
                 return f"{_DEVICE} says that it is started"
     finally:
         for end in ends:
@@ -176,7 +176,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
     return ""
 
 
-def _says_started(device: Subscriber) -> bool:
+def _reports_started(device: Subscriber) -> bool:
     """Return whether the newest message reports started; False without an undamaged message."""
     data = device.receive()
     if data is None:

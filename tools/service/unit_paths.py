@@ -48,7 +48,7 @@ def hidden_by(path: Path, settings: str) -> str:
     return ""
 
 
-def what_starts(command: Path) -> Iterator[Path]:
+def started_files(command: Path) -> Iterator[Path]:
     """Yield a program and the target of its links; if it is a script, also its interpreter's."""
     for _ in range(MAX_STEPS):
         yield command
@@ -63,7 +63,7 @@ def what_starts(command: Path) -> Iterator[Path]:
 
 def start_problem(command: Path, settings: str) -> str:
     """Return why a unit cannot start a program of this machine, as a phrase; "" if it can."""
-    for path in what_starts(command):
+    for path in started_files(command):
         what = "" if path == command else f" {path}, which it needs:"
         if reason := hidden_by(path, settings):
             return f"the unit does not see{what or ' it:'} {reason}"

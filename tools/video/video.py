@@ -247,7 +247,7 @@ class Video:
         base = self._decoder.stream.time_base
         start_s: float | None = None
         decoded, time_s, shift_s = 0, 0.0, 0.0
-        for is_anew, picture in chain([(False, self._first)], self._pictures):
+        for is_restart, picture in chain([(False, self._first)], self._pictures):
             if picture.is_corrupt:
                 self._end(decoded, "a damaged picture")
                 return
@@ -262,7 +262,7 @@ class Video:
                 stamp_s = decoded / info.fps
             if start_s is None:
                 start_s = stamp_s
-            elif is_anew:
+            elif is_restart:
                 shift_s = start_s + time_s + 1.0 / info.fps - stamp_s
                 logger.warning(
                     "%s: frame %d: times begin anew, as where streams are joined; they go on one "

@@ -105,27 +105,27 @@ class Decoder:
     def pictures(self) -> Iterator[tuple[bool, Any]]:
         """Yield (whether times restart, picture) in order of display."""
         packets = self._packets()
-        is_anew, hole = False, None
+        is_restart, hole = False, None
         for packet in packets:
             if self._is_damaged(packet):
                 self.cause = "a damaged packet"
             elif self._is_joint(packet):
                 yield from ((False, picture) for picture in self.rest(None))
                 self.stream.codec_context.flush_buffers()
-                is_anew = True
+                is_restart = True
             decoded = [] if self.cause else self.decode(packet)
             if self.cause:
                 hole = _earliest([packet, *islice(packets, _REORDERED)])
                 break
             for picture in decoded:
-                yield is_anew, picture
-                is_anew = False
+                yield is_restart, picture
+                is_restart = False
         if self._lacks_packets() or (self._damaged_from is not None and not self.cause):
             self.cause = self.cause or self.extent.cut or "the end of the file"
             hole = self._before_next(hole)
         for picture in self.rest(hole):
-            yield is_anew, picture
-            is_anew = False
+            yield is_restart, picture
+            is_restart = False
 
     def _lacks_packets(self) -> bool:
         index = self.index() if self.is_iso else None
