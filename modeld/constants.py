@@ -1,7 +1,8 @@
 """Constants shared by all generations of driving models and used by more than one module.
 
-Shapes are those of the *messages*. The offset and width of each output in the raw vectors come from
-the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
+Shapes are those of the *messages*. The offset and width of each output in a model's raw vectors are
+given by its interface, the description of the model in its artifact (the compiled file). Source:
+openpilot's model interfaces, 2024-2026.
 """
 
 from collections.abc import Mapping

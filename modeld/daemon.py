@@ -164,9 +164,7 @@ class Daemon:
         session.continue_from(self._session)
         self._session, self._fallback = session, None
         self.state.model, self.state.fallback = session.name, reason
-        logger.error(
-            "model given up: %s; going on with the fallback model %s", reason, session.name
-        )
+        logger.error("model given up: %s; switching to the fallback model %s", reason, session.name)
 
     def close(self) -> None:
         """Close publishers and subscribers. The caller closes program, cameras and transport."""

@@ -1,7 +1,8 @@
 """The process of ``modeld run``: handles signals, loads the models and runs their loop.
 
-``modeld.daemon`` has the loop for driving artifacts, ``modeld.monitoring`` that for driver
-monitoring. The loop runs in its own thread; the main thread supervises it (``modeld.supervisor``).
+The kind of the artifact, the file with the compiled model, selects the loop: ``modeld.daemon`` for
+driving, ``modeld.monitoring`` for driver monitoring. The loop runs in its own thread; the main
+thread supervises it (``modeld.supervisor``). `run` is the entry point.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """Prepares the loop: installs signal handlers and waits for the cameras and the car.
 
-All waits are polls, so a signal can end them.
+The functions `wait_for_cameras`, `wait_for_driver_camera` and `wait_for_car` poll, so a signal can
+end them. They log what is missing, and report the phase in the loop's state.
 """
 
 import logging
@@ -242,7 +243,7 @@ def wait_for_cameras(
             else:
                 episodes.end(kind)
                 if unusable:
-                    logger.warning("going on without one of the cameras: %s", unusable)
+                    logger.warning("continuing without one of the cameras: %s", unusable)
                 return cameras
         found = streams
         if not found or unusable:

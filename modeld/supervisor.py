@@ -20,8 +20,9 @@ from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 
 logger = logging.getLogger(__name__)
 
+# Interval of the checks while frames arrive.
 TICK_S: Final = 0.025
-# Interval without frames. No run can hang then, and ticks are half of the work of a waiting daemon.
+# Interval without frames. No run can hang then, and checks are half of a waiting daemon's work.
 IDLE_TICK_S: Final = 0.1
 # After this time without progress, the service manager's watchdog is not fed.
 PROGRESS_NS: Final = NS_PER_S
@@ -34,8 +35,9 @@ PAUSE_NS: Final = 10_000_000
 # Longest wait for the loop to end. The loop notices a stop after two waits for frames and a run.
 # The limit is shorter than the unit's TimeoutStopSec, so a process whose loop hangs ends by itself.
 JOIN_S: Final = 3.0
-# Without a fallback model the process must restart, which takes seconds. So a run has this many
-# times its timeout, but less than LONGEST_PATIENCE_NS: the watchdog would end the process silently.
+# Without a fallback model the process must restart, which takes seconds. A run then gets this many
+# times its timeout, but at most LONGEST_PATIENCE_NS. After that, the watchdog would end the process
+# without a message.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
 # A car counts as parked after this time without a frame, unless its messages report it on the road.
@@ -172,6 +174,7 @@ class Supervisor:
                 return Ending.RELOAD
 
     def _start(self, work: Callable[[], None]) -> None:
+        """Run `work` in a new thread of the loop."""
         self._thread = threading.Thread(
             target=self._guarded, args=(work,), name="loop", daemon=True
         )
@@ -200,6 +203,7 @@ class Supervisor:
         self._loop.run_forever(self._stop.event)
 
     def _finish(self) -> Ending:
+        """Wait for the loop to end after a stop."""
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.left_behind = True
@@ -221,7 +225,7 @@ class Supervisor:
             return
         self.left_behind, self._hung = True, self._thread
         self._state.count(Fault.RUN_TIMEOUT)
-        reason = f"a run has not come back within {self._stuck_ns // 1_000_000} ms"
+        reason = f"a run did not finish within {self._stuck_ns // 1_000_000} ms"
         if take_over is None:
             raise RunTimeoutError(
                 f"model: {reason}, expected it within {self._timeout_ns // 1_000_000}; the device "
@@ -239,6 +243,7 @@ class Supervisor:
         return max(self._timeout_ns, longer_ns)
 
     def _report(self, now_ns: int) -> None:
+        """Feed the watchdog if there is progress; once a second, send the status and reports."""
         state, notifier = self._state, self._notifier
         period_s = notifier.watchdog_s
         # Feed the watchdog twice per period, as sd_watchdog_enabled(3) recommends.
@@ -257,9 +262,10 @@ class Supervisor:
                 report(now_ns)
             except Exception:
                 # A report must not end the drive.
-                logger.exception("a report failed, going on")
+                logger.exception("a report failed, continuing")
 
     def _check_parked(self, elapsed_ns: int) -> None:
+        """Update `_is_parked`: no frames have arrived for a while, and the car is not driving."""
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
         if frame_ns != self._frame_ns:
@@ -287,7 +293,7 @@ class Supervisor:
         if problem:
             self._stop.reload.clear()
             self._is_deferral_logged, self._is_reload_refused = False, True
-            logger.error("not reloaded, going on as before: %s", problem)
+            logger.error("not reloaded, continuing as before: %s", problem)
         return not problem
 
 

@@ -1,8 +1,8 @@
-"""The ``modeld`` command, with a table of its sub-commands.
+"""The ``modeld`` command: parses the command line and runs a sub-command.
 
-A sub-command's module is imported only when it is used, so ``modeld --help`` is fast and a command
-that does not need OpenCL or ONNX never loads them. Each command module has
-``add_arguments(parser)`` and ``run(args) -> int``.
+`COMMANDS` is the table of sub-commands. A sub-command's module is imported only when it is used, so
+``modeld --help`` is fast and a command that does not need OpenCL or ONNX never loads them. Each
+command module has ``add_arguments(parser)`` and ``run(args) -> int``.
 """
 
 from __future__ import annotations

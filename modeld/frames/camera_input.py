@@ -1,4 +1,8 @@
-"""Converts a camera's frames to the inputs of a program: the pixel bytes and their layout."""
+"""Converts a camera's frames to the inputs of a compiled model: the pixel bytes and their layout.
+
+Frames are NV12: rows of luma, then rows of interleaved chroma. `CameraInput` checks that a frame
+has the size that its format requires and fits the buffer for which the model was compiled.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,7 +39,7 @@ class CameraInput:
             raise CameraSizeError(
                 f"{self.camera} camera, frame {frame.frame_id}: expected at least "
                 f"{self._payload_bytes} bytes, chroma offset + stride * height / 2, found "
-                f"{len(frame.data)}; mend the camera process"
+                f"{len(frame.data)}; fix the camera process"
             )
         return frame.data[: self._payload_bytes]
 
@@ -51,13 +55,13 @@ class CameraInput:
         ):
             raise CameraSizeError(
                 f"{where}: expected even sides up to {MAX_SIDE_PX}, stride >= width and chroma "
-                f"after the luma rows, found {form}; mend the camera process"
+                f"after the luma rows, found {form}; fix the camera process"
             )
         needed_bytes = form.uv_offset + form.stride * (form.height // 2)
         if needed_bytes > self.capacity_bytes:
             raise CameraSizeError(
-                f"{where}: expected at most {self.capacity_bytes} bytes, what the artifact was "
-                f"compiled for, found {form.width}x{form.height} with {needed_bytes}; compile it "
+                f"{where}: expected at most {self.capacity_bytes} bytes, for which the artifact "
+                f"was compiled, found {form.width}x{form.height} with {needed_bytes}; compile it "
                 f"with --camera {form.width}x{form.height}"
             )
         self._format, self._payload_bytes = form, needed_bytes

@@ -33,7 +33,7 @@ _FROZEN: Final = Kind(
 
 @dataclass(slots=True)
 class FrameJudge:
-    """Checks each used frame once, in order."""
+    """Checks the frames of one camera. Pass each used frame once, in order."""
 
     camera: str  # "road", "wide" or "driver", for messages
     episodes: Episodes  # receives faults

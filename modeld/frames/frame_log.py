@@ -39,7 +39,7 @@ NO_NANOSECONDS: Final = Kind(
     "no nanoseconds", unit="runs of frames", fault=Fault.FRAME_STAMPS, quiet_ns=10 * NS_PER_S
 )
 SAME_START: Final = Kind(
-    "same start", over="starts of frames go on", unit="frames", fault=Fault.FRAME_STAMPS
+    "same start", over="frame starts advance again", unit="frames", fault=Fault.FRAME_STAMPS
 )
 TIME_BACK: Final = Kind("time back", level=logging.INFO, quiet_ns=10 * NS_PER_S)
 
@@ -113,7 +113,7 @@ class SyncLog:
         self.episodes.happen(
             SAME_START,
             f"{self.main_name} camera: frame {frame.frame_id} has the start of the one before, "
-            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; mend the camera process",
+            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; fix the camera process",
         )
 
     def time_back(self, before: Frame, frame: Frame) -> None:
@@ -138,7 +138,7 @@ class SyncLog:
         """Record that the extra camera has been missing since the start."""
         self.episodes.state.count(Fault.CAMERA_LOST)
         self._lost_text = (
-            "extra camera lost: it was not there at the start, and this device has one; going on "
+            "extra camera lost: it was missing at the start, and this device has one; going on "
             "with the main camera alone, messages marked invalid, and looking for it once a "
             "second; start its camera process, or configure [camera.road] alone for a device "
             "without one"
@@ -218,7 +218,7 @@ class LoopLog:
 
     def no_fallback(self, problem: str) -> None:
         """Log why the fallback model was discarded; add it to the health message's problems."""
-        text = f"fallback model not usable, going on without one: {problem}"
+        text = f"fallback model not usable, continuing without one: {problem}"
         self.episodes.logger.error("%s", text)
         self.episodes.state.problems += (text,)
 

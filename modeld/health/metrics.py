@@ -51,7 +51,7 @@ class MetricsFile:
             self.failures += 1
             if not self._is_failing:
                 logger.warning(
-                    "%s: metrics cannot be written: %s; trying again every second",
+                    "%s: metrics cannot be written: %s; retrying every second",
                     self.path,
                     error.strerror,
                 )
@@ -83,7 +83,7 @@ def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
     daemon = (("daemon", snapshot.facts.kind),)
     name = "modeld_written_timestamp_seconds"
     lines = [
-        f"# HELP {name} When this was written; the file of a daemon that stopped stays.",
+        f"# HELP {name} Time of writing; the file of a stopped daemon remains.",
         f"# TYPE {name} gauge",
         f"{name}{_labels(daemon)} {_number(written_s)}",
     ]
@@ -105,23 +105,28 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
         ("device", facts.device),
         ("driver", facts.driver),
     )
-    yield "modeld_info", "gauge", "Always 1: what is in use.", [(info, 1)]
+    yield (
+        "modeld_info",
+        "gauge",
+        "Always 1; labels name the software and model in use.",
+        [(info, 1)],
+    )
     phases = [((("phase", phase),), float(snapshot.phase == phase)) for phase in Phase]
-    yield "modeld_phase", "gauge", "1 for what the loop is doing.", phases
+    yield "modeld_phase", "gauge", "1 for the current phase of the loop.", phases
     faults = [((("kind", fault.name),), fault.count) for fault in snapshot.faults]
     yield "modeld_faults_total", "counter", "Faults by kind.", faults
     settings = [((("setting", one.name),), float(one.effective)) for one in facts.realtime]
     yield (
         "modeld_realtime_effective",
         "gauge",
-        "1 if what was asked of the system is in force.",
+        "1 if the system applied the setting.",
         settings,
     )
     warmth = [((("sensor", one.name),), one.degrees_c) for one in snapshot.temperatures]
     yield (
         "modeld_temperature_celsius",
         "gauge",
-        "What a sensor of the machine says.",
+        "Reading of a temperature sensor.",
         _unique(warmth),
     )
     for name, kind, meaning, value in _single(snapshot):
@@ -135,7 +140,7 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     """
     figures, facts = snapshot.figures, snapshot.facts
     gauge, counter = "gauge", "counter"
-    yield "modeld_uptime_seconds", gauge, "Since the process was started.", snapshot.uptime_s
+    yield "modeld_uptime_seconds", gauge, "Time since the start of the process.", snapshot.uptime_s
     yield (
         "modeld_fallback",
         gauge,
@@ -145,7 +150,7 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     yield (
         "modeld_start_problems",
         gauge,
-        "Models that were to be used and cannot be.",
+        "Models that could not be loaded.",
         len(facts.start_problems),
     )
     passed = {"passed": 1.0, "failed": 0.0}.get(facts.self_test.result)
@@ -161,16 +166,16 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
         "Frames missing between those used.",
         snapshot.dropped,
     )
-    yield "modeld_frame_id", gauge, "Of the last frame used.", snapshot.frame_id
+    yield "modeld_frame_id", gauge, "Id of the last used frame.", snapshot.frame_id
     yield (
         "modeld_publication_age_seconds",
         gauge,
-        "Since the last messages went out.",
+        "Time since the last messages were sent.",
         snapshot.publication_age_s,
     )
-    wait = "For which a frame has waited for its messages."
+    wait = "Time for which a frame has waited for its messages."
     yield "modeld_frame_wait_seconds", gauge, wait, snapshot.frame_wait_s
-    yield "modeld_run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
+    yield "modeld_run_seconds", gauge, "Duration of the current model run.", snapshot.run_time_s
     reasons = "Reasons why frames are not used, or the last messages not valid."
     yield "modeld_invalid_reasons", gauge, reasons, len(snapshot.reasons)
     yield "modeld_warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left

@@ -1,7 +1,9 @@
 """Runs a driving artifact as a model: frames and vehicle state in, parsed outputs out.
 
-`DrivingModel` wraps a ``runtime`` Program, in which image warps, histories and networks run.
-Everything that depends on the model is read from the interface in the artifact's metadata.
+An artifact is a file with a compiled model; loaded, it is a ``runtime`` Program. It runs the image
+warps, the networks and their histories, the queues of earlier inputs. `DrivingModel` wraps a
+program. All properties of the model are read from its interface, the description in the artifact's
+metadata. The entry point ``run`` does inference; ``prepare`` only advances the histories.
 """
 
 import time

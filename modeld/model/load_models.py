@@ -1,7 +1,8 @@
 """Loads the models of the process: the configured model and the fallback model.
 
-The fallback model takes over when the configured one fails. If the configured model cannot be
-loaded or fails its self-test, the process starts with the fallback model (ADR 0086).
+Each is an artifact, a file with a compiled model. The fallback model takes over when the configured
+one fails. If the configured model cannot be loaded or fails its self-test, the process starts with
+the fallback model (ADR 0086).
 """
 
 import logging
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 # Runs of the self-test at start, which cost three frames. `modeld selftest` does all its runs.
 SELF_TEST_RUNS: Final = 3
-_UNFINISHED: Final = "the start before did not come to the end of loading the model"
+_UNFINISHED: Final = "the last start did not finish loading the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,11 @@ def load_models(loader: Loader, before: Before) -> Models:
     safe_path, reason = _fallback_of(loader.config, before, problems)
     if not reason or safe_path is None:
         return _load_both(loader, before, safe_path, problems)
-    logger.warning("this drive goes on with the fallback model: %s", reason)
+    logger.warning("this drive continues with the fallback model: %s", reason)
     try:
         return _fallback_only(_load_fallback(loader, safe_path), before, reason, problems)
     except (ModeldError, RuntimeFault) as error:
-        _log_problem(problems, "fallback model not usable, the other one is tried", error)
+        _log_problem(problems, "fallback model not usable, trying the configured one", error)
     # The fallback is unusable: try the configured model, although it failed earlier.
     models = _load_both(loader, before, None, problems)
     try:
@@ -170,7 +171,7 @@ def load_models(loader: Loader, before: Before) -> Models:
         # model a second time.
         safe = _load_fallback(loader, safe_path, models.first.kind)
     except (ModeldError, RuntimeFault) as error:
-        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- the text says all
+        logger.error("fallback model not usable, continuing without one: %s", error)  # noqa: TRY400 -- the text says all
         return models
     models.first.program.close()
     return _fallback_only(safe, before, reason, problems)
@@ -181,7 +182,7 @@ def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[P
     path = _fallback_path(config, problems)
     if before.unfinished and before.unfinished == str(path):
         # Loading it may hang the device again, and the process would never start.
-        problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
+        problem = f"fallback model not usable: {_UNFINISHED}; continuing without one"
         logger.error("%s", problem)
         problems.append(problem)
         return None, before.fallback
@@ -202,7 +203,7 @@ def _load_both(
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
-        _log_problem(problems, "model not usable, the fallback model is taken", error)
+        _log_problem(problems, "model not usable, using the fallback model", error)
         try:
             return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
         except (ModeldError, RuntimeFault) as second:
@@ -214,7 +215,7 @@ def _load_both(
             fallback = _load_fallback(loader, fallback_path, first.kind)
         except (ModeldError, RuntimeFault) as error:
             # Driving without a fallback model is better than not driving.
-            _log_problem(problems, "fallback model not usable, going on without one", error)
+            _log_problem(problems, "fallback model not usable, continuing without one", error)
     continues = first.path == kept != paths[0]
     return Models(first, fallback, "", tuple(problems), is_remembered=continues)
 
@@ -272,7 +273,7 @@ def _finished(paths: Sequence[Path], unfinished: str, problems: list[str]) -> Se
     if not left or len(left) == len(paths):
         # Loading may succeed this time, and there is no alternative.
         return paths
-    problem = f"model not usable, the one before is taken: {unfinished}: {_UNFINISHED}"
+    problem = f"model not usable, using the previous one: {unfinished}: {_UNFINISHED}"
     logger.error("%s", problem)
     problems.append(problem)
     return left
@@ -291,7 +292,7 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     except NothingSelectedError:
         return None
     except StoreError as error:
-        _log_problem(problems, "fallback model not usable, going on without one", error)
+        _log_problem(problems, "fallback model not usable, continuing without one", error)
         return None
 
 
@@ -310,7 +311,7 @@ def _first_of(
         try:
             return load(path)
         except (ModeldError, RuntimeFault) as error:
-            _log_problem(problems, "model not usable, the one before is taken", error)
+            _log_problem(problems, "model not usable, using the previous one", error)
     return load(paths[-1])
 
 

@@ -1,9 +1,9 @@
 """Parses the output of a driver monitoring model and fills driverStateV2 from it.
 
-The output describes the faces on both front seats and the side of the steering wheel. The artifact
-specifies the position of each head in the vector and the encoding of standard deviations; see
-docs/formats/monitoring-models.md for the heads. Fields of heads that a model lacks stay empty.
-Fields, order and lengths of the message are those of openpilot's dmonitoringmodeld.
+The output vector describes the faces on both front seats and the side of the steering wheel. It
+consists of heads, slices with one output each. The artifact specifies their positions and the
+encoding of standard deviations (docs/formats/monitoring-models.md). Fields of heads that a model
+lacks stay empty. The message is filled as by openpilot's dmonitoringmodeld.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Parses a driving model's raw output vectors into the distributions of the messages.
 
-Raw vectors hold means, log standard deviations and logits. The parser writes into arrays that it
-allocates once, and never into the raw vectors. All arrays are float32 and have no batch axis, which
-is always 1. Formulas: openpilot's published parser.
+A raw vector consists of heads, slices with one output each: means and log standard deviations, or
+logits. The parser writes into arrays that it allocates once, and never into the raw vectors. All
+arrays are float32 and have no batch axis, which is always 1. Formulas: openpilot's parser.
 """
 
 from collections.abc import Callable, Mapping

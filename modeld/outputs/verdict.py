@@ -34,7 +34,7 @@ from runtime.format.interfaces import ActionRule
 
 # The plan stands still if its speed is below this at the action time and a moment later.
 STOPPING_SPEED_MPS: Final = 0.05
-# That moment, after the action time.
+# Delay of that later moment after the action time.
 STOPPING_LOOKAHEAD_S: Final = 1.0
 # Curvature is computed by dividing by the speed, which is at least this.
 MIN_CURVATURE_SPEED_MPS: Final = 1.0

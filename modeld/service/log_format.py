@@ -1,4 +1,8 @@
-"""Formats the service's log records as text or JSON lines, and limits repeated ones."""
+"""Formats the service's log records as text or JSON lines, and limits repeated ones.
+
+`entry_of` copies a `logging` record to an `Entry`, which the writer's thread formats later.
+`RateLimit` suppresses records of a kind that is logged too often, and counts them.
+"""
 
 import json
 import logging

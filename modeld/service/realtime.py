@@ -254,7 +254,9 @@ def _touch_stack() -> Effect:
     name, wanted = "lock_memory of the stack", "true"
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "pthread_getattr_np"):
-        return Effect(name, wanted, effective=False, reason="the C library tells no stack")
+        return Effect(
+            name, wanted, effective=False, reason="the C library does not report the stack"
+        )
     # pthread_attr_t has 64 bytes or fewer on 64-bit Linux.
     attributes = ctypes.create_string_buffer(128)
     lowest, size = ctypes.c_void_p(), ctypes.c_size_t()

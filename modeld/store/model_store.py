@@ -253,7 +253,7 @@ class ModelStore:
             before = selection.get(checked_role(role), Selected())
             if before.previous is None:
                 raise StoreError(
-                    f"{self.directory}: expected a model before the selected one of {role}, found "
+                    f"{self.directory}: expected a previously selected model for {role}, found "
                     "none; choose one with modeld models select"
                 )
             self._check_and_test(before.previous, role, self_test)
@@ -383,8 +383,8 @@ def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
             )
         if before and not force:
             raise StoreError(
-                f"{place}: expected a model that nobody goes back to, but it was selected "
-                f"before for {', '.join(before)}; --force removes it nevertheless"
+                f"{place}: expected a model that is not a previous selection, but it is "
+                f"for {', '.join(before)}; --force removes it anyway"
             )
         if before:
             changed = {role: Selected(selection[role].current) for role in before}

@@ -194,7 +194,7 @@ def _value_problems(content: Mapping[str, Any]) -> list[str]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key that stands twice")
+        raise ValueError("a duplicate key")
     return found
 
 

@@ -40,18 +40,18 @@ def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
     if length != ANGLE_COUNT:
         raise MessageError(
             f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {length} values; "
-            "mend the calibration process"
+            "fix the calibration process"
         )
     with reading("liveCalibration.rpyCalib"):
         angles = np.asarray(list(rpy_rad), np.float32)
     if not np.isfinite(angles).all():
         raise MessageError(
-            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; mend "
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; fix "
             "the calibration process"
         )
     for rule, angle in zip(ANGLES, angles.tolist(), strict=True):
         if not rule.allows(angle):
-            raise MessageError(f"{rule.describe(angle)}; mend the calibration process")
+            raise MessageError(f"{rule.describe(angle)}; fix the calibration process")
     return angles
 
 

@@ -208,7 +208,8 @@ DRIVER_CAMERAS: Final[Mapping[int, Camera]] = MappingProxyType(
     }
 )
 _REFERENCE: Final = DRIVER_CAMERAS[1928]
-# Intrinsics of the model's view, 1440 x 960 pixels.
+# Intrinsics of the model's view, 1440 x 960 pixels. The principal point is above the middle by half
+# of the rows that the reference camera has in addition.
 VIEW_INTRINSICS: Final = pinhole_matrix(567.0, 1440 / 2, 960 / 2 - (1208 - 960) / 2)
 
 

@@ -293,7 +293,7 @@ class CarWatch:
         found = self.params.usable(CAR)
         if found is None or found == car:
             return car
-        logger.info("car: %s, as the parameter says now", found.name)
+        logger.info("car changed: %s", found.name)
         return found
 
 
@@ -319,6 +319,6 @@ def log_differences(params: Params, models: Sequence[ModelSource], rule: ActionR
         wanted_s = bundle.smoothing_s(key)
         if wanted_s != in_force_s:
             logger.warning(
-                "the stack smooths what %r says by %s %g s, here %g s are in force: %s_smooth_s",
+                "the stack smooths the outputs of %r with %s %g s, here with %g s: %s_smooth_s",
                 bundle.name, key, wanted_s, in_force_s, key,
             )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Reads the parameters of the driving stack from a directory with one file per key.
+"""Reads the parameters of the driving stack (openpilot or a fork) from their directory.
 
-A file holds the value of its key. The stack replaces files atomically, so a reader needs no lock.
-The directory can be a link whose target changes. This module never writes. Format: openpilot,
-2022-2026.
+The directory has one file per key with its value. The stack replaces files atomically, so a reader
+needs no lock. The directory can be a link whose target changes. This module never writes. Format:
+openpilot, 2022-2026.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""Formats output for a terminal: plain text tables, and progress as a bar or in one line."""
+"""Formats output for a terminal: plain text tables, and progress as a bar or in one line.
+
+Progress is shown on stderr, and only if that is a terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A wrapper around a driving program, whose subclasses override single methods."""
+"""A wrapper around a driving program, the loaded artifact of a driving model.
+
+Subclasses override single methods, for example to record the inputs or to change the outputs.
+"""
 
 from __future__ import annotations
 

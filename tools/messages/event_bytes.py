@@ -1,9 +1,9 @@
 """Reads and writes single fields of an Event directly in its bytes, without pycapnp.
 
 A minute of a drive has 100 000 events, of which a few thousand are used. Creating a reader for each
-would take longer than decoding the pictures. Writing with pycapnp's builder is no alternative: it
-copies the message, which can crash the process if the message is damaged, and loses data that is
-newer than our schema.
+would take longer than decoding the pictures. pycapnp's builder is unsuitable for writing: it copies
+the message, which can crash the process if the message is damaged, and loses data that is newer
+than our schema.
 
 Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
 """

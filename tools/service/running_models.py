@@ -159,7 +159,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
     ends = [device, *outputs.values()]
     try:
         for service, reason in transport.refused().items():
-            return f"nobody can tell, as {service} may not be received ({reason})"
+            return f"unknown, because {service} cannot be received ({reason})"
         deadline = time.monotonic() + timeout_s
         while (remaining_s := deadline - time.monotonic()) > 0:
             # Round up, to avoid busy waiting in the last millisecond.
@@ -169,7 +169,7 @@ def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
                 if output.receive() is not None:
                     return f"a daemon publishes {name}"
             if _reports_started(device):
-                return f"{_DEVICE} says that it is started"
+                return f"{_DEVICE} reports started"
     finally:
         for end in ends:
             end.close()

@@ -1,4 +1,8 @@
-"""Finds paths in a systemd unit that its sandbox hides or that cannot be started."""
+"""Finds paths in a systemd unit that its sandbox hides or that cannot be started.
+
+``modeld install-unit`` warns about them. For example, ``ProtectHome=yes`` hides a program below
+``/home``. For a script, its interpreter is checked, too.
+"""
 
 from __future__ import annotations
 

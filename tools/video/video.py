@@ -265,7 +265,7 @@ class Video:
             elif is_restart:
                 shift_s = start_s + time_s + 1.0 / info.fps - stamp_s
                 logger.warning(
-                    "%s: frame %d: times begin anew, as where streams are joined; they go on one "
+                    "%s: frame %d: times restart, as at a joint of streams; they continue one "
                     "frame interval after %.3f s",
                     *(info.path, decoded, time_s),
                 )
@@ -305,7 +305,7 @@ class Video:
             raise VideoError(
                 f"{self._path}: expected pictures of {picture.width}x{picture.height} that are "
                 f"shown turned by quarter turns, found by {picture.rotation} degrees; turn the "
-                "video and write it anew"
+                "video and re-encode it"
             )
         return orientation
 

@@ -153,10 +153,12 @@ def damaged_from(path: Path, pid: int) -> int | None:
 
 
 def _is_layout(data: NDArray[np.uint8], length: int, sync: int) -> bool:
+    """Return whether the first 20 packets of this length have their sync byte at `sync`."""
     return data.size >= length and bool((data[sync : 20 * length : length] == _SYNC).all())
 
 
 def _begin_of(begins: NDArray[np.int64], packet: int, length: int) -> int:
+    """Return the byte offset at which the picture of a packet begins."""
     at = int(np.searchsorted(begins, packet, "right")) - 1
     return int(begins[max(at, 0)]) * length if begins.size else 0
 
@@ -177,6 +179,7 @@ def _is_announced(packet: NDArray[np.uint8]) -> bool:
 def _is_joint(
     packets: NDArray[np.uint8], tables: NDArray[np.int64], before: int, after: int
 ) -> bool:
+    """Return whether two streams were joined between two packets, see `damaged_from`."""
     at = int(np.searchsorted(tables, before))
     if not packets[after, 1] & 0x40 or at >= tables.size or tables[at] > after:
         return False
