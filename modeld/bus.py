@@ -35,7 +35,7 @@ def open_bus(
         addresses: The address of `DAEMON_SERVICES`, and the address of all other services.
         stack: The driving stack (openpilot or a fork) whose service names and ports are used.
         prefix: OPENPILOT_PREFIX, for shared-memory rings whose address does not name one.
-        gates: Access checks for shared-memory rings, see `MsgqTransport`.
+        gates: Hold back messages on shared-memory rings, for lock step, see `MsgqTransport`.
         keys: Directory with the keys for network addresses; None: no encryption.
 
     Raises:

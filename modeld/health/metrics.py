@@ -207,7 +207,7 @@ def _stage(name: str, labels: Labels, bounds: list[str], stage: StageCounts) -> 
 
 
 def _unique(samples: Samples) -> Samples:
-    """Return one sample per set of labels, the largest: a collector rejects duplicates."""
+    """Return one sample per set of labels, the largest, because a collector keeps only one."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = max(value, found.get(labels, -math.inf))

@@ -2,9 +2,9 @@
 
 Columns (header row required): ``t_s,speed_mps`` and optionally ``steering_angle_deg`` (positive to
 the left), ``left_blinker``, ``right_blinker``. ``t_s`` is the time since the first video frame.
-Numbers are interpolated between rows; a switch keeps the last row's value. Before the first and
-after the last row, the values of that row are used. An empty cell or ``nan`` is an unmeasured value
-and is filled in from the neighboring rows.
+Numbers are interpolated between rows; a switch has the value of the latest row. Before the first
+and after the last row, the values of that row are used. An empty cell or ``nan`` is an unmeasured
+value and is filled in from the neighboring rows.
 """
 
 from __future__ import annotations

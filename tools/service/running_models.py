@@ -144,7 +144,7 @@ def self_test_on(device: str | None) -> SelfTest:
 _DEVICE: Final = "deviceState"
 # Outputs that a daemon with frames publishes 20 times a second.
 _OUTPUTS: Final = ("modelV2", "driverStateV2")
-# Time for three messages of deviceState at 2 Hz, after ZeroMQ has connected.
+# Time for ZeroMQ to connect, and for three messages of deviceState at 2 Hz.
 ANSWER_S: Final = 1.6
 
 
