@@ -1,4 +1,4 @@
-"""The daemon: camera frames and vehicle state in, driving model messages out, at 20 Hz."""
+"""The daemon: reads camera frames and vehicle state, publishes model messages at 20 Hz."""
 
 from modeld.own_packages import put_first
 

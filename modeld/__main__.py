@@ -1,7 +1,8 @@
-"""The ``modeld`` command and ``python -m modeld``: our packages first, then ``tools.cli``.
+"""Entry point of the ``modeld`` command and of ``python -m modeld``.
 
-It stands in the one package of ours whose name nobody else has, and names the module that it runs
-instead of importing it: that lies above (ADR 0001).
+It puts this project's packages first on the import path, then runs ``tools.cli``. It is in the
+package ``modeld`` because no other distribution uses that name. `tools` is a higher layer, which
+``modeld`` must not import, so its module is loaded by name (ADR 0001).
 """
 
 import importlib
@@ -13,7 +14,7 @@ from modeld.own_packages import PACKAGES, put_first
 def main() -> int:
     """Run the command; return its exit code.
 
-    Raises ImportError if foreign packages of our names are imported already.
+    Raises ImportError if another project's packages with our names are already imported.
     """
     put_first(PACKAGES)
     return int(importlib.import_module("tools.cli").main())

@@ -1,7 +1,8 @@
-"""The bus of the daemons: they publish at one address, and subscribe at another.
+"""Opens the message bus of the daemons, which has two addresses.
 
-An address belongs to services and not to a direction, so that a program that listens to the
-daemons, or plays the car to them, uses the same two addresses and finds everything (ADR 0092).
+One address carries the services that the daemons publish, the other all other services. An address
+belongs to services, not to a direction. So a program that subscribes to the daemons, or that
+simulates the car for them, uses the same two addresses (ADR 0092).
 """
 
 from pathlib import Path
@@ -28,17 +29,17 @@ def open_bus(
     gates: Gates | None = None,
     keys: Path | None = None,
 ) -> Transport:
-    """Open the bus of the daemons, for one of them or for a program that speaks with them.
+    """Return the open bus, for a daemon or for a program that exchanges messages with one.
 
     Args:
-        addresses: Of `DAEMON_SERVICES`, and of all other services.
-        stack: Its names and ports are used.
-        prefix: OPENPILOT_PREFIX, for rings whose address names none.
-        gates: Of rings, see `MsgqTransport`.
-        keys: Directory of the keys for addresses that leave the machine.
+        addresses: The address of `DAEMON_SERVICES`, and the address of all other services.
+        stack: The driving stack (openpilot or a fork) whose service names and ports are used.
+        prefix: OPENPILOT_PREFIX, for shared-memory rings whose address does not name one.
+        gates: Hold back messages on shared-memory rings, for lock step, see `MsgqTransport`.
+        keys: Directory with the keys for network addresses; None: no encryption.
 
     Raises:
-        TransportError: An address has another form, or a key is not right.
+        TransportError: An address is malformed, or a key is invalid.
     """
     found = None
     if keys is not None:

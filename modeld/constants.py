@@ -1,7 +1,8 @@
-"""Constants that all generations of driving models share and more than one module needs.
+"""Constants shared by all generations of driving models and used by more than one module.
 
-Shapes here are those in the *messages*; the place of each output in the raw vectors, and its width,
-come from the artifact's interface. Source: openpilot's model interfaces, 2024-2026.
+Shapes are those of the *messages*. The offset and width of each output in a model's raw vectors are
+given by its interface, the description of the model in its artifact (the compiled file). Source:
+openpilot's model interfaces, 2024-2026.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 MODEL_RUN_HZ: Final = 20
 DT_MODEL_S: Final = 1.0 / MODEL_RUN_HZ
 
-# Length of the desire vector; index 0 (none) never carries a pulse.
+# Length of the desire vector. A desire is a request to the model, such as a lane change left; index
+# 0 (none) is never set.
 DESIRE_LENGTH: Final = 8
-# Steps of desire_pred: one categorical distribution every 2 s.
+# Steps of the output desire_pred: one categorical distribution every 2 s.
 DESIRE_PREDICTION_STEPS: Final = 4
 
 IDX_COUNT: Final = 33
@@ -50,39 +52,40 @@ def _quadratic_grid(last: float) -> NDArray[np.float64]:
     return grid
 
 
-# Times of the plan's rows in seconds, and distances of lane line points in metres: dense near zero.
+# Times of the plan's rows in seconds, and distances of lane line points in metres. Both are dense
+# near zero.
 T_IDXS: Final = _quadratic_grid(10.0)
 X_IDXS: Final = _quadratic_grid(192.0)
 
-# --- Columns of the head `meta`, whose width determines which of three layouts a model has ----
-# Chances that the driver acts: five horizons (2, 4 .. 10 s) interleave disengagements by cause; the
-# unused blinkers of six horizons (0, 2 .. 10 s) follow. Source: openpilot, 2024-26.
+# --- Columns of the head `meta`; its width determines which of three layouts a model has ------
+# The head predicts probabilities of driver actions. Disengagements by cause are interleaved for
+# five horizons (2, 4 .. 10 s). Blinkers for six horizons (0, 2 .. 10 s) follow; they are unused.
+# Source: openpilot, 2024-26.
 
 ENGAGED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MetaLayout:
-    """The columns of each kind of probability, one for each horizon.
+    """The columns of each kind of probability, one column per horizon."""
 
-    The driver takes over by gas, brake or steering; the car brakes harder than 3, 4 or 5 m/s^2; the
-    driver presses a pedal, None if a model does not predict both pedals.
-    """
-
-    gas_disengage: slice
-    brake_disengage: slice
-    steer_override: slice
-    hard_brake_3: slice
-    hard_brake_4: slice
-    hard_brake_5: slice
-    gas_press: slice | None
+    gas_disengage: slice  # the driver takes over with the gas pedal
+    brake_disengage: slice  # ... with the brake pedal
+    steer_override: slice  # ... by steering
+    hard_brake_3: slice  # the car brakes harder than 3 m/s^2
+    hard_brake_4: slice  # ... 4 m/s^2
+    hard_brake_5: slice  # ... 5 m/s^2
+    gas_press: slice | None  # the driver presses the pedal; None if not both are predicted
     brake_press: slice | None
 
 
 def _layout(
     stop: int, step: int, gas_press: slice | None = None, brake_press: slice | None = None
 ) -> MetaLayout:
-    """Return a layout whose six kinds of disengagement lie at 1..6, then every `step` columns."""
+    """Return a layout whose six disengagement kinds start at columns 1..6.
+
+    They repeat every `step` columns up to `stop`.
+    """
     return MetaLayout(
         gas_disengage=slice(1, stop, step),
         brake_disengage=slice(2, stop, step),
@@ -97,11 +100,11 @@ def _layout(
 
 META_LAYOUTS: Final[Mapping[int, MetaLayout]] = MappingProxyType(
     {
-        # Until Tomb Raider, and again Notre Dame. Column 7 is the gas pedal, but without a brake
-        # pedal neither was ever published.
+        # Models up to Tomb Raider, and Notre Dame. Column 7 is the gas pedal. There is no brake
+        # pedal, so neither pedal is published.
         48: _layout(36, 7),
         53: _layout(41, 8, slice(7, 41, 8), slice(8, 41, 8)),
-        # Pedals moved behind the causes, to six horizons with the blinkers.
+        # The pedals follow the causes, at six horizons, interleaved with the blinkers.
         55: _layout(31, 6, slice(31, 55, 4), slice(32, 55, 4)),
     }
 )

@@ -1,7 +1,8 @@
-"""The loop: pair frames, read the bus, run the model, publish its outputs.
+"""The main loop of the driving daemon.
 
-The only module that knows all the others. ``Daemon`` takes its clock, bus, program and cameras from
-outside, so that replay runs the same code; ``start`` opens the real ones.
+Each iteration pairs camera frames, reads the bus, runs the model and publishes its outputs.
+``Daemon`` is given its clock, bus, program and cameras, so replay runs the same code. ``start``
+opens the real ones and builds the daemon.
 """
 
 import logging
@@ -36,14 +37,14 @@ from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 from modeld.vehicle.calibration import Calibration, CameraPlan, sizes_of
 from modeld.vehicle.desire import LaneChangeMachine
 from modeld.vehicle.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs, BusReader
-from modeld.vehicle.model_params import PERIOD_MS, CarWatch, UserDelay, tell_differences
+from modeld.vehicle.model_params import PERIOD_MS, CarWatch, UserDelay, log_differences
 from modeld.vehicle.params import Params
 from modeld.vehicle.validity import Freshness
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
-# In the order in which they are sent.
+# Published services, in the order of sending.
 PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
 
 
@@ -51,18 +52,21 @@ PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
 class StepResult:
     """The result of one iteration."""
 
-    frame_id: int  # of the main frame
-    dropped: int  # frames missing just before it
-    published: bool  # False after a drop if the model skips those
+    frame_id: int  # id of the main frame
+    dropped: int  # number of frames missing just before it
+    published: bool  # False if the model was skipped because frames were dropped
     valid: bool  # the messages were marked valid
-    execution_time_s: float  # of the model, measured, whatever the clock; 0 if it did not run
+    execution_time_s: float  # measured time of the model run; 0 if it did not run
 
 
 class Daemon:
     """The state of the daemon and one iteration of its loop.
 
-    `car` is the car being driven, a built-in one until it is set; `car_watch` finds the car of the
-    next drive, none until it is set. Others may read `state`. `guard` marks when the model runs.
+    Attributes:
+        car: The car being driven; a built-in one until it is set.
+        car_watch: Detects the car of the next drive; inactive until it is set.
+        state: Progress of the loop, which other threads may read.
+        guard: Marks in `state` when the model is running.
     """
 
     def __init__(  # noqa: PLR0913 -- the parts of a loop, each from outside
@@ -82,21 +86,21 @@ class Daemon:
 
         Args:
             config: Settings.
-            program: A driving artifact's program; its state should be at reset.
+            program: The program of a driving artifact, with its state at reset.
             transport: The bus.
-            clock: Stamps messages, judges their age, and times the model for what is published:
-                with a clock that stands still the messages of two runs are the same bytes.
-            road: The road camera, or None when only the wide one exists.
-            wide: The wide camera, or None when there is only the road camera.
-            late_wide: The wide camera of a device that turns out to have one, without `wide`.
-            fallback: Program of the model that takes over when `program` fails; None: none.
-            state: Where the loop reports its progress.
+            clock: Stamps messages, determines their age and times the model for the published
+                execution time. With a clock that stands still, two runs publish identical bytes.
+            road: The road camera, or None if only the wide one exists.
+            wide: The wide camera, or None if only the road camera exists.
+            late_wide: The wide camera to use if the device turns out to have one, without `wide`.
+            fallback: Program of the model that takes over when `program` fails, or None.
+            state: Receives the loop's progress; None: a new one.
 
         Raises:
-            ModelInterfaceError: A program is not a driving model, or not for these cameras.
+            ModelInterfaceError: A program is not a driving model, or does not fit these cameras.
             CameraConfigError: There is no camera.
         """
-        # A car with one camera only drives by that one, whichever it is.
+        # With a single camera, that one is the main camera, road or wide.
         main = road if road is not None else wide
         if main is None:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
@@ -104,12 +108,12 @@ class Daemon:
         plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
         self.car = DEMO_CAR
         self.car_watch = CarWatch(None)
-        # Cameras that do not fit the settings are no error here: their frames cannot be used.
+        # Cameras that do not fit the settings are not an error here; their frames are refused.
         self.calibration = Calibration(plan, sizes_of(main.format, (extra or main).format))
         self.state = LoopState() if state is None else state
         self.guard = RunGuard(self.state)
-        # Filters and machines keep state from frame to frame, so there is one of each for the
-        # daemon's life, or for that of its model.
+        # Filters and state machines keep state across frames, so each is created once per daemon or
+        # once per model.
         self._session = ModelSession(config, program)
         self._fallback = None if fallback is None else ModelSession(config, fallback)
         self.state.model = self._session.name
@@ -147,33 +151,31 @@ class Daemon:
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over; None if there is none, or it has."""
+        """Function that switches to the fallback model; None if there is none or it is in use."""
         return None if self._fallback is None else self._fall_back
 
     def _fall_back(self, reason: str) -> None:
-        """Use the fallback model from the next frame on, for this daemon's life.
+        """Use the fallback model from the next frame on, until this daemon ends.
 
-        Called between frames, or by another thread that has given up the present run.
+        Called between frames, or by another thread after it has given up the current run.
         """
         session = self._fallback
         assert session is not None  # only `take_over` hands this method out
         session.continue_from(self._session)
         self._session, self._fallback = session, None
         self.state.model, self.state.fallback = session.name, reason
-        logger.error(
-            "model given up: %s; going on with the fallback model %s", reason, session.name
-        )
+        logger.error("model given up: %s; switching to the fallback model %s", reason, session.name)
 
     def close(self) -> None:
-        """Give up the places on the bus; program, cameras and transport stay the caller's."""
+        """Close publishers and subscribers. The caller closes program, cameras and transport."""
         self._publications.close()
         self._messages.close()
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set.
 
-        It notices that after one wait for each camera: the frame timeout, and up to 100 ms more for
-        the wide camera; besides these, an iteration takes only the model's time.
+        A stop is noticed after at most one wait per camera: the frame timeout, plus up to 100 ms
+        for the wide camera. The rest of an iteration takes only the model's run time.
 
         Raises:
             RuntimeFault: The device failed, and there is no fallback model.
@@ -185,19 +187,19 @@ class Daemon:
             self.step()
 
     def step(self) -> StepResult | None:
-        """Do one iteration: wait for frames, run, publish; raise as `run_forever`.
+        """Do one iteration: wait for frames, run the model, publish.
 
-        Returns None when no pair of frames arrived in time, or none that the model can use.
+        Returns None if no usable pair of frames arrived in time. Raises as `run_forever`.
         """
         state, stages = self.state, self.state.stages
         stages.begin(time.monotonic_ns())
         frames = self._sync.receive()
         state.iterated_ns = time.monotonic_ns()
         if frames is None or not self._usable(frames):
-            # A frame that was only prepared is followed by none: nothing is owed any more.
+            # No frame waits for its messages, not even one that was only prepared earlier.
             state.awaiting_ns = 0
             return None
-        # A timeout of 0 reads arrived messages only: the frames have paced the loop already.
+        # A timeout of 0 reads only messages that have arrived; the frames already pace the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
@@ -205,7 +207,8 @@ class Daemon:
         bus = self._bus.read(self._clock.now_ns())
         self.car = self.car_watch.update(self.car, self._messages.frame)
         self._judge(frames, bus)
-        # By frame ids, so each main frame goes in exactly once, also if it is skipped.
+        # Drops are counted by frame id, so every main frame must be counted once, even if the model
+        # skips it.
         drop = self._drops.update(frames.main.frame_id)
         session = self._session
         times = session.times(bus.lateral_delay_s, self.car)
@@ -219,19 +222,21 @@ class Daemon:
         if skipped:
             self._prepare(inputs, frames)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)
-        # This clock stamps messages and may stand still in a replay; `result` has the time that was
-        # measured.
+        # This clock stamps messages and may stand still in a replay. The measured time is in
+        # `result`.
         start_ns = self._clock.now_ns()
         result = self._run(inputs, frames)
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
-        whole = self._images_whole(frames)
-        valid = self._judgement.settle(frames, self.car.reasons + bus.reasons, result, whole=whole)
+        intact = self._images_intact(frames)
+        valid = self._judgement.settle(
+            frames, self.car.reasons + bus.reasons, result, intact=intact
+        )
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
-            # Frames that the camera has delivered since, by its own message; never negative if that
-            # is late.
+            # Number of newer frames according to the camera's own message. That message can be
+            # late, hence the bound.
             frame_age=max(0, bus.road_frame_id - frames.main.frame_id),
             frame_drop_percent=drop.percent,
             dropped=drop.dropped,
@@ -241,7 +246,8 @@ class Daemon:
             big=session.model.interface.big,
         )
         verdict = session.verdict(result.outputs, bus, times, frame.frame_id)
-        # They go out in any case, as others wait for them; `valid` tells whether to act on them.
+        # Messages are sent even if invalid, because subscribers wait for them; `valid` says whether
+        # to act on them.
         self._publish(result, frame, verdict)
         state.published_ns = time.monotonic_ns()
         state.awaiting_ns = 0
@@ -251,9 +257,9 @@ class Daemon:
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
     def _usable(self, frames: FramePair) -> bool:
-        """Return whether model and configuration can use frames; follow their sizes if so.
+        """Return whether model and configuration can use the frames; if so, adapt to their sizes.
 
-        A camera may come back as another one; unusable frames count as missing.
+        A camera process can restart with another frame size. Unusable frames count as missing.
         """
         main, extra = frames.main.format, frames.extra.format
         sizes = sizes_of(main, extra, lacks_extra=frames.lacks_extra)
@@ -265,13 +271,14 @@ class Daemon:
             return False
         self.calibration.fit(sizes)
         if self._fallback is not None and (problem := self._fallback.refusal(frames)):
-            # It would take over and be mute; without it a fault ends the process for a new start.
+            # This fallback could not publish anything. Without it, a fault ends the process, which
+            # is then restarted.
             self._fallback = None
             self._log.no_fallback(problem)
         return True
 
     def _judge(self, frames: FramePair, bus: BusInputs) -> None:
-        """Compare frames with earlier ones; if their time goes back, histories are reset."""
+        """Compare frames with earlier ones; reset the model's histories if their time goes back."""
         judgement = self._judgement
         judgement.look(frames, bus, self._session.image_frames)
         self._expect_wide()
@@ -283,23 +290,23 @@ class Daemon:
                 self._give_up(error)
 
     def _expect_wide(self) -> None:
-        """Miss the wide camera from when the device is known to have one, see ADR 0020."""
+        """Expect the wide camera as soon as the device is known to have one, see ADR 0020."""
         if self._late_wide is not None and self.calibration.has_wide:
             self._sync.expect_extra(self._late_wide)
             self.calibration.expect_extra()
             self._late_wide = None
 
     def _prepare(self, inputs: ModelInputs, frames: FramePair) -> None:
-        """Let a frame into the histories only: the next run sees consecutive images."""
+        """Add a frame to the histories without inference, so the next run has no gap in them."""
         try:
             with self.guard.running():
                 self.model.prepare(inputs)
         except RuntimeFault as error:
             self._give_up(error)
-        self._images_whole(frames)
+        self._images_intact(frames)
 
     def _run(self, inputs: ModelInputs, frames: FramePair) -> ModelResult:
-        """Run the model; where the device fails, give its last outputs, and fall back."""
+        """Run the model; if the device fails, fall back and return the last outputs."""
         session = self._session
         try:
             with self.guard.running():
@@ -318,7 +325,7 @@ class Daemon:
         return result
 
     def _give_up(self, error: RuntimeFault) -> None:
-        """Give the model up after an error of the device; raise it without a fallback model."""
+        """Switch to the fallback model after a device error; without one, raise the error."""
         self.state.count(Fault.DEVICE_ERROR)
         if self._fallback is None:
             raise error
@@ -326,36 +333,36 @@ class Daemon:
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
-        # The message is of the model that ran: the one in use may be another by now.
+        # The result has the message of the model that ran; the model in use may already differ.
         model_v2 = result.message.fill(self._clock.now_ns(), frame, verdict, raw)
         brief, odometry = (self._publications.new(service) for service in PUBLICATIONS[1:])
         fill_driving_model_data(brief, result.outputs, frame, verdict)
         fill_camera_odometry(odometry, result.outputs, frame)
-        # Only now that all three are filled: their stamps are close, and none goes alone.
+        # Send only after all three are filled, so their stamps are close and none is sent alone.
         for service, event in zip(PUBLICATIONS, (model_v2, brief, odometry), strict=True):
             self._publications.send(service, event)
 
-    def _images_whole(self, frames: FramePair) -> bool:
-        """Return whether the images of the model are of whole frames; once after each run.
+    def _images_intact(self, frames: FramePair) -> bool:
+        """Return whether the model's images are from intact frames; call once after each run.
 
-        The rings are shared memory: the camera may overtake a slow run.
+        Frames are in shared memory, so the camera process can overwrite one during a slow run.
         """
         intact = self._sync.is_intact()
         if not intact:
             self._log.overwritten(frames.main, frames.extra)
-        return self._session.images_whole(intact=intact)
+        return self._session.images_intact(intact=intact)
 
 
 def start(
     config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Daemon | None:
-    """Connect to cameras and car, in order of what fails first (ADR 0020); None when stopped.
+    """Wait for cameras, then for the car (ADR 0020); return the daemon, or None when stopped.
 
-    `stop` ends all waiting; `resources` closes everything opened.
+    `stop` ends the waiting. Everything that is opened is added to `resources`, to be closed there.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
     cameras = wait_for_cameras(service.cameras, stop, episodes)
-    # Waiting ends without cameras only when the daemon was stopped.
+    # There are no cameras only if `stop` was set.
     if cameras is None:
         return None
     resources.callback(cameras.close)
@@ -382,5 +389,5 @@ def start(
         logger.info("car: %s", car.name)
         action = daemon.model.interface.action
         rule = rule_in_force(action, config.lat_smooth_s, config.long_smooth_s)
-        tell_differences(params, service.program.manifest.models, rule)
+        log_differences(params, service.program.manifest.models, rule)
     return daemon

@@ -1,17 +1,17 @@
-"""Errors of the daemon; the command line prints the message and exits with ``exit_code``.
+"""Errors of the daemon. The command line prints the message and exits with ``exit_code``.
 
 Tree::
 
     ModeldError                 4  base
     |- ConfigError              2  bad configuration file or option
     |- ModelInterfaceError      4  the artifact is not a driving model that this daemon can run
-    |  `- CameraSizeError       4  a frame is not what it says, or the artifact has no room for it
+    |  `- CameraSizeError       4  a frame contradicts its format, or is too large for the artifact
     |- CameraConfigError        4  no intrinsics known for this camera
-    |- StoreError               4  the store of models, or a model in it, cannot be used
-    |  `- NothingSelectedError 4  no model of the store is selected for a role
-    |- ParameterError           4  a parameter of the stack cannot be used
-    |- RunTimeoutError          4  the model did not come back, and there is no fallback model
-    |- RunAbandonedError        4  of a thread whose run was given up; no user sees it
+    |- StoreError               4  the model store, or a model in it, cannot be used
+    |  `- NothingSelectedError 4  no stored model is selected for a role
+    |- ParameterError           4  a parameter of the driving stack cannot be used
+    |- RunTimeoutError          4  a model run did not finish, and there is no fallback model
+    |- RunAbandonedError        4  ends a thread whose run was given up; users never see it
     `- InternalError            1  a defect of the daemon itself; the log holds the traceback
 """
 
@@ -23,7 +23,7 @@ class ModeldError(Exception):
 
 
 class ConfigError(ModeldError):
-    """A configuration value, file or option is unknown, of a wrong type or out of range."""
+    """A configuration value, file or option is unknown, has the wrong type or is out of range."""
 
     exit_code = 2
 
@@ -33,7 +33,7 @@ class ModelInterfaceError(ModeldError):
 
 
 class CameraSizeError(ModelInterfaceError):
-    """A frame is shorter than its format, or larger than the artifact has room for.
+    """A frame is shorter than its format requires, or too large for the artifact.
 
     The loop logs it and waits for usable frames.
     """
@@ -44,7 +44,7 @@ class CameraConfigError(ModeldError):
 
 
 class StoreError(ModeldError):
-    """The store of models, or a model in it, is missing, damaged or may not be used."""
+    """The model store, or a model in it, is missing, damaged or not permitted."""
 
 
 class NothingSelectedError(StoreError):
@@ -52,15 +52,15 @@ class NothingSelectedError(StoreError):
 
 
 class ParameterError(ModeldError):
-    """A parameter of the stack is damaged or cannot be read."""
+    """A parameter of the driving stack is damaged or cannot be read."""
 
 
 class RunTimeoutError(ModeldError):
-    """A run of the model did not come to its end; what it needs of the device is not given back."""
+    """A model run did not finish; the device resources that it holds are not released."""
 
 
 class RunAbandonedError(ModeldError):
-    """Ends the thread of a run that was given up: another one has taken its place."""
+    """Ends the thread of a run that was given up; another thread has replaced it."""
 
 
 class InternalError(ModeldError):

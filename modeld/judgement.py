@@ -1,4 +1,8 @@
-"""Why messages are valid or not: frames, calibration, vehicle and outputs taken together."""
+"""Decides whether the messages of a frame are valid.
+
+A message is valid if there is no reason against it. Reasons come from the frames, the calibration,
+the car and its messages, and the model's outputs.
+"""
 
 import logging
 from typing import Final
@@ -12,7 +16,7 @@ from modeld.vehicle.calibration import Calibration, CalibrationInput
 from modeld.vehicle.inputs import BusInputs
 from modeld.vehicle.validity import Freshness, Reason, ValidityLog
 
-# Records of the loop keep the name that they have had.
+# Log records of the loop have this name, whichever module writes them.
 logger: Final = logging.getLogger("modeld.daemon")
 
 DEVICE_FAILED: Final = Reason("device failed", "device failed")
@@ -23,10 +27,10 @@ APART: Final = Reason("apart", "frames of different moments")
 
 
 class Judgement:
-    """Judges each frame of the driving loop: `look` before the run, `settle` after it.
+    """Judges each frame of the driving loop: call `look` before the model run, `settle` after it.
 
-    It keeps the calibration up to date from the bus. Main frames are of the camera "road" or
-    "wide".
+    It also updates the calibration from the bus. `main_name` is the name of the main camera, "road"
+    or "wide".
     """
 
     def __init__(
@@ -48,13 +52,13 @@ class Judgement:
 
     @property
     def restarted(self) -> bool:
-        """Whether the main frame is of a time before that of the frame before it."""
+        """Whether the time of the main frames went back with the last one."""
         return self._main.restarted
 
     def look(self, frames: FramePair, bus: BusInputs, image_frames: int) -> None:
-        """Judge the inputs of a run; once for each pair of frames.
+        """Judge the inputs of a run. Call once for each pair of frames.
 
-        The model sees an image for `image_frames` runs.
+        `image_frames` is the number of runs that see an image.
         """
         self._calibration.update()
         now_ns, moving = self._episodes.clock.now_ns(), bus.vehicle.v_ego_mps > MOVING_MPS
@@ -64,12 +68,12 @@ class Judgement:
             self._wide.look(frames.extra, now_ns, moving=moving)
 
     def settle(
-        self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, whole: bool
+        self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, intact: bool
     ) -> bool:
-        """Return whether the messages of a run are valid; log and keep the reasons.
+        """Return whether the messages of a run are valid; log and keep the reasons if not.
 
-        `frames` are those given to `look`; `reasons` are about the car and its messages. `whole`
-        means that the model's images are of whole frames.
+        `frames` is the pair given to `look`. `reasons` concern the car and its messages. `intact`
+        says whether the model's images are from intact frames.
         """
         now_ns = self._episodes.clock.now_ns()
         uncalibrated = self._calibration.reason(now_ns)
@@ -80,8 +84,8 @@ class Judgement:
             reasons += self._wide.reasons
         for holds, reason in (
             (result.finite, DEVICE_FAILED if result.failed else NOT_FINITE),
-            (whole, OVERWRITTEN),
-            # Known of a single camera's frames only once its calibration has come.
+            (intact, OVERWRITTEN),
+            # With a single camera, this is known only once its calibration has arrived.
             (not self._transforms.sizes.lacks_extra, WIDE_LOST),
             (not frames.apart, APART),
         ):

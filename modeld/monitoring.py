@@ -1,8 +1,9 @@
-"""The loop of driver monitoring: take a frame, run the model, publish the driver's state.
+"""The main loop of driver monitoring.
 
-Paced by the driver camera alone; nothing waits for calibration, and nothing is kept from frame to
-frame but the last calibration (ADR 0083). ``Monitoring`` takes its clock, bus, program and camera
-from outside; ``start`` opens the real ones.
+Each iteration receives a frame of the driver camera, runs the model and publishes the driver's
+state. Only the driver camera paces the loop; it does not wait for a calibration, and the last
+calibration is the only state between frames (ADR 0083). ``Monitoring`` is given its clock, bus,
+program and camera; ``start`` opens the real ones.
 """
 
 import logging
@@ -69,7 +70,7 @@ class MonitoringProgram(Protocol):
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Replay an entry; the outputs are reused by the next run."""
+        """Run an entry; the next run overwrites the returned arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,18 @@ class MonitoringStep:
     frame_id: int
     published: bool  # False if the program cannot use the frame
     valid: bool  # the message was marked valid
-    execution_time_s: float = field(default=0.0, compare=False)
+    execution_time_s: float = field(default=0.0, compare=False)  # measured time of the model run
 
 
 class Monitoring:
     """The state of driver monitoring and one iteration of its loop.
 
-    `calibration` is (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
-    `transform` is (3, 3) float32, view pixels to camera pixels of the last camera. Others may read
-    `state`. `guard` marks when the model runs. `take_over` is None, as no other model can here.
+    Attributes:
+        calibration: ``rpyCalib`` of the last calibration, (1, 3) float32, rad; zeros before one.
+        transform: Model pixels to camera pixels for the last frame format, (3, 3) float32.
+        state: Progress of the loop, which other threads may read.
+        guard: Marks in `state` when the model is running.
+        take_over: None, because driver monitoring has no fallback model.
     """
 
     def __init__(
@@ -100,10 +104,11 @@ class Monitoring:
         *,
         state: LoopState | None = None,
     ) -> None:
-        """Bind a program to the driver camera, which should conflate, and a bus.
+        """Bind a program to the driver camera and a bus.
 
-        The clock stamps messages and times the run; one that stands still gives equal bytes. Raises
-        ModelInterfaceError if the program is not of a driver monitoring model.
+        The camera should conflate, that is deliver only its newest frame. The clock stamps messages
+        and times the run; with one that stands still, two runs publish identical bytes. Raises
+        ModelInterfaceError if the program is not a driver monitoring model.
         """
         interface = check_monitoring(program.metadata)
         self.state = LoopState() if state is None else state
@@ -125,26 +130,29 @@ class Monitoring:
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
         self._episodes = Episodes(clock, logger, self.state)
         self._garbage = GarbageWatch(self._messages, self._episodes)
-        # Nothing is kept from frame to frame: their order is logged, and makes nothing invalid.
+        # The model has no history, so a wrong frame order is logged but invalidates no message.
         self._judge = FrameJudge("driver", self._episodes, hold=0, is_timed=not config.simulation)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)
         self._is_ending: Callable[[], bool] = lambda: False
 
     def close(self) -> None:
-        """Give up the places on the bus; program, camera and transport stay the caller's."""
+        """Close publishers and subscribers. The caller closes program, camera and transport."""
         self._publications.close()
         self._messages.close()
 
     def run_forever(self, stop: threading.Event) -> None:
-        """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        """Iterate until ``stop`` is set. A stop is noticed within the frame timeout."""
         self.state.phase = Phase.RUNNING
         self._is_ending = stop.is_set
         while not stop.is_set():
             self.step()
 
     def step(self) -> MonitoringStep | None:
-        """Do one iteration: wait for a frame, run, publish; None when none arrived in time."""
+        """Do one iteration: wait for a frame, run the model, publish.
+
+        Returns None if no frame arrived in time.
+        """
         state, stages = self.state, self.state.stages
         stages.begin(time.monotonic_ns())
         frame = self._camera.receive(self._config.frame_timeout_ms)
@@ -157,19 +165,19 @@ class Monitoring:
             self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
         self._episodes.end(NO_FRAME)
-        # A timeout of 0 reads arrived messages only: the camera alone paces the loop.
+        # A timeout of 0 reads only messages that have arrived; the camera already paces the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         self._garbage.look()
         self._take_calibration()
-        # A camera may come back as another one; what cannot be used is as if it had not come.
+        # A camera process can restart with another frame format. Unusable frames are skipped.
         try:
             payload = self._input.payload(frame)
         except CameraSizeError as error:
             self._log.refused(error)
             return MonitoringStep(frame.frame_id, published=False, valid=False)
         self._take_format(frame.format)
-        # A driver, and the sensor's noise, are never still.
+        # The picture must always change: the driver moves, and the sensor has noise.
         self._judge.look(frame, self._clock.now_ns(), moving=True)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
         state.frames += 1
@@ -186,8 +194,8 @@ class Monitoring:
     def _take_calibration(self) -> None:
         if not self._messages.updated["liveCalibration"]:
             return
-        # A damaged list must not end the loop. The last usable one is kept: a model that is given
-        # NaN says nothing for that frame.
+        # A damaged list must not end the loop. The last usable angles are kept, because NaN inputs
+        # would make the outputs useless.
         try:
             with reading("liveCalibration"):
                 self.calibration[0] = read_angles(self._messages["liveCalibration"].rpyCalib)
@@ -195,14 +203,14 @@ class Monitoring:
             self._episodes.happen(CALIBRATION_REFUSED, f"calibration not used: {error}")
 
     def _take_format(self, form: FrameFormat) -> None:
-        """Bring the matrix up to date for frames of this format."""
+        """Update `transform` if the frame format has changed."""
         if form != self._format:
             self.transform[...] = driver_transform(find_driver_camera(form.width, form.height))
             self._format = form
             logger.info("driver camera: %dx%d", form.width, form.height)
 
     def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> tuple[bool, float]:
-        """Run the model and publish; return whether the message is valid, and the run's seconds."""
+        """Run the model and publish; return whether the message is valid, and the run time in s."""
         start_ns, began_ns = self._clock.now_ns(), time.monotonic_ns()
         with self.guard.running():
             results = self._program.run(
@@ -235,11 +243,11 @@ class Monitoring:
         return facts.valid, (measured_ns - began_ns) * 1e-9
 
     def _settle(self, frame: Frame, *, finite: bool) -> bool:
-        """Return whether the message about a frame is valid; logs and keeps the reasons."""
+        """Return whether the message about a frame is valid; log and keep the reasons if not."""
         reasons: tuple[Reason, ...] = self._judge.reasons
         if not finite:
             reasons += (NOT_FINITE,)
-        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
+        # Frames are in shared memory, so the camera process can overwrite one during a slow run.
         if not self._camera.is_intact():
             self._log.overwritten(frame)
             reasons += (OVERWRITTEN,)
@@ -253,10 +261,10 @@ class Monitoring:
 
 
 def try_monitoring(program: MonitoringProgram) -> None:
-    """Run a program once on a grey frame, as the first run of a program is slow.
+    """Run a program once on a gray frame, because its first run is slow.
 
-    Raises ModelInterfaceError if it is no driver monitoring model, or its output has another width
-    than promised.
+    Raises ModelInterfaceError if it is not a driver monitoring model, or if the width of its output
+    differs from the metadata.
     """
     interface = check_monitoring(program.metadata)
     results = program.run(
@@ -273,7 +281,10 @@ def try_monitoring(program: MonitoringProgram) -> None:
 
 
 def check_monitoring(metadata: Mapping[str, Any]) -> MonitoringInterface:
-    """Return the interface in a driver monitoring artifact's metadata, or ModelInterfaceError."""
+    """Return the interface in an artifact's metadata.
+
+    Raises ModelInterfaceError if it is not that of a driver monitoring model.
+    """
     try:
         return parse_monitoring_interface(metadata.get("interface"))
     except ArtifactError as error:
@@ -293,9 +304,9 @@ def _frame_capacity(program: MonitoringProgram) -> int:
 def start(
     config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Monitoring | None:
-    """Connect to the camera; None when stopped.
+    """Wait for the driver camera; return the loop, or None when stopped.
 
-    `stop` ends the wait; `resources` closes everything opened.
+    `stop` ends the wait. Everything that is opened is added to `resources`, to be closed there.
     """
     episodes = Episodes(MonotonicClock(), logger, service.state)
     camera = wait_for_driver_camera(service.cameras, stop, episodes)

@@ -1,10 +1,11 @@
-"""Puts the packages of this project before others of the same names, whatever the path says.
+"""Puts this project's packages before others of the same names on the import path.
 
-Our names are plain words: openpilot has a `cereal` and a `tools` of its own, and its root is in
-PYTHONPATH where it runs. So ``import modeld`` puts the path in order for what it needs, and the
-command for all. Imports the standard library only, as anything else may be somebody else's.
+The names are common: openpilot also has packages `cereal` and `tools`, and its root is in
+PYTHONPATH on its devices. Therefore ``import modeld`` reorders ``sys.path`` for the packages that
+it needs, and the command ``modeld`` does so for all. This module imports the standard library only,
+because other imports could find foreign packages.
 
-Run by its path it starts a module of ours, as ``python -m`` does (`runtime.own_process`)::
+As a script, it runs a module of this project the way ``python -m`` does (`runtime.own_process`)::
 
     python -P .../modeld/own_packages.py tools.cli status
 """
@@ -22,11 +23,12 @@ _REAL_ROOT: Final = os.path.realpath(_ROOT)
 
 
 def put_first(names: Sequence[str]) -> None:
-    """Make sure that these packages are ours, in this process and in those that it spawns.
+    """Make sure that imports of these packages find this project's, also in spawned processes.
 
-    Entries of the path that hold others move behind ours, and nothing else moves: other files next
-    to our packages may have names of the standard library. Raises ImportError if another package is
-    imported already, or something other than the path brings it.
+    Path entries with foreign packages of these names are moved behind this project's root. All
+    other entries stay in order, because files next to our packages can have names of standard
+    library modules. Raises ImportError if a foreign package is already imported, or is found by
+    other means than the path.
     """
     foreign = _order_path(names)
     for name in names:
@@ -36,7 +38,7 @@ def put_first(names: Sequence[str]) -> None:
 
 
 def _order_path(names: Sequence[str]) -> list[str]:
-    """Move entries with packages of these names behind the root of ours; return them."""
+    """Move path entries with foreign packages of these names behind our root; return them."""
     ours = [os.path.realpath(entry) == _REAL_ROOT for entry in sys.path]
     if not any(ours):
         sys.path.append(_ROOT)
@@ -61,7 +63,7 @@ def _check(name: str) -> None:
     loaded = sys.modules.get(name)
     try:
         found = _origin(importlib.util.find_spec(name))
-    except ValueError:  # a module that says nothing of its origin
+    except ValueError:  # the loaded module has no __spec__
         found = getattr(loaded, "__file__", None)
     ours = _origin(PathFinder.find_spec(name, [_ROOT]))
     if found is None or ours is None or os.path.realpath(found) != os.path.realpath(ours):
@@ -74,22 +76,22 @@ def _check(name: str) -> None:
 
 
 def _origin(spec: ModuleSpec | None) -> str | None:
-    """Return where a package comes from; None of a directory of that name that is none.
+    """Return the file of a package; None for a directory that is only a namespace package.
 
-    Such a directory never hides a package that comes later on the path.
+    Such a directory never hides a regular package later on the path.
     """
     return spec.origin if spec is not None and spec.loader is not None else None
 
 
 class _Explainer:
-    """Asked last: says of a missing module of our packages that others would have it."""
+    """The last import finder: explains a missing module that a foreign package might have."""
 
     def __init__(self, names: Sequence[str], foreign: Sequence[str]) -> None:
         self._names = frozenset(names)
         self._foreign = " or ".join(map(os.path.abspath, foreign))
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - the import system fixes the signature
-        """Raise ImportError for a module of our packages; nobody has found it."""
+        """Raise ImportError for a module of our packages that no other finder has found."""
         package, _, inner = fullname.partition(".")
         if package in self._names and inner:
             raise ImportError(

@@ -1,7 +1,8 @@
-"""The process of ``modeld run``: signals, the models, and the loop of their kind.
+"""The process of ``modeld run``: handles signals, loads the models and runs their loop.
 
-A driving artifact is run by ``modeld.daemon``, one of driver monitoring by ``modeld.monitoring``.
-The loop has a thread of its own; this one is its supervisor's.
+The kind of the artifact, the file with the compiled model, selects the loop: ``modeld.daemon`` for
+driving, ``modeld.monitoring`` for driver monitoring. The loop runs in its own thread; the main
+thread supervises it (``modeld.supervisor``). `run` is the entry point.
 """
 
 import logging
@@ -70,25 +71,23 @@ from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
-# Of openpilot's harness, see `cereal.lock_step`.
+# Variables of openpilot's test harness, see `cereal.lock_step`.
 FAKE_VARIABLE: Final = "CEREAL_FAKE"
 FAKE_PREFIX_VARIABLE: Final = "CEREAL_FAKE_PREFIX"
-# For one program of kernels, from one `extend_start` to the next. PoCL takes seconds; slower ones
-# and processors have room, as only a compiler that hangs is to be found by it.
+# Time limit for building the kernels of one program. PoCL needs seconds. The limit is generous,
+# because it only has to detect a compiler that hangs.
 BUILD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How artifacts of one kind are run.
-
-    `start` opens cameras, registers them to be closed, and waits for what the loop needs; None when
-    stopped. `streams` are those of the cameras that it opens.
-    """
+    """The functions that run artifacts of one kind."""
 
     model: ModelKind
+    # Opens the cameras, waits for the inputs that the loop needs, and returns the loop, or None
+    # when stopped. Everything that is opened is registered to be closed.
     start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
-    streams: tuple[str, ...]
+    streams: tuple[str, ...]  # camera streams that `start` opens
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -110,17 +109,18 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 
     Args:
         config: Settings; ``model`` is required.
-        read_again: Reads the settings as a new process would; raises ConfigError. None: they cannot
-            have changed.
+        read_again: Reads the settings as a new process would; raises ConfigError. None if they
+            cannot change.
 
     Returns:
         Exit code: 0 after SIGTERM, 130 after SIGINT.
 
     Raises:
         ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
-            Each message is one line for the user and each class has an ``exit_code``.
+            Each message is one line for the user, and each class has an ``exit_code``.
     """
-    # Before any thread is made: all inherit it, and none is ended by a message on a ring.
+    # All threads inherit this, so block the wake-up signal of message rings before the first thread
+    # starts. Otherwise a message would kill a thread.
     wake.block()
     notifier = Notifier.from_environment(os.environ)
     with (
@@ -143,29 +143,30 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            # A service manager that hears of an end kills a process that goes on.
+            # Not before a restart: the service manager kills a process that does not end.
             goes_on = ending is Ending.RELOAD and not stop.signalled
             if not goes_on:
                 notifier.stopping()
         logger.info("restarting" if goes_on else "stopping")
     if goes_on:
-        # Asked once more: a signal may have come meanwhile.
+        # A signal may have arrived in the meantime.
         if not stop.signalled:
-            _start_anew(notifier)
+            _restart(notifier)
         exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
-        # Python's own shutdown may wait for a driver for ever.
+        # Python's own shutdown could wait forever for the driver.
         os._exit(exit_code)
     return exit_code
 
 
-def _start_anew(notifier: Notifier) -> NoReturn:
-    """Replace this process by one that starts from the beginning, with the same identity.
+def _restart(notifier: Notifier) -> NoReturn:
+    """Restart the program in this process (execve), with the same process id.
 
-    If the system refuses it, the service manager restarts the process after ModeldError.
+    If that fails, raises ModeldError; the service manager then restarts the process.
     """
-    # An ignored signal stays so until the new process has its handler: it must not be ended by it.
+    # SIGHUP would kill the new program before it installs its handler. An ignored signal stays
+    # ignored until then.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier.reloading(time.monotonic_ns())
     sys.stdout.flush()
@@ -181,7 +182,10 @@ def _start_anew(notifier: Notifier) -> NoReturn:
 
 
 class _Service:
-    """One life of the process between two starts. `left_behind` is as of `Supervisor`."""
+    """One run of the process, from its start or restart to its end or the next restart.
+
+    `left_behind` means the same as in `Supervisor`.
+    """
 
     def __init__(
         self,
@@ -207,18 +211,18 @@ class _Service:
         self._place: tuple[Transport, PubMaster] | None = None
 
     def run(self) -> Ending:
-        """Load, watch the loop, and close what was opened; raise as `run` of this module."""
+        """Load the models, run the loop and close all resources; raise as the function `run`."""
         try:
             return self._run()
         except StopRequested:
             logger.info("stopped while starting")
             return Ending.STOPPED
-        # These carry a message for the user and an exit code of their own.
+        # These have a message for the user and an exit code.
         except (ModeldError, RuntimeFault, CerealError):
             raise
         except Exception as error:
             logger.exception("unexpected error")
-            # An exception may have no text, or several lines; the user gets one.
+            # An exception can have no text or several lines; the message needs exactly one.
             reason = (str(error).splitlines() or [""])[0]
             raise InternalError(
                 f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
@@ -226,27 +230,28 @@ class _Service:
             ) from error
         finally:
             if self.left_behind:
-                # The abandoned thread holds the device: closing it would wait for ever.
+                # The abandoned thread holds the device, so closing it would block forever.
                 self._resources.pop_all()
             self._resources.close()
 
     def _run(self) -> Ending:
-        # Loading takes seconds inside calls that know no signals, so these interrupt it by an
-        # exception.
+        # Loading spends seconds in calls that do not check for a stop. Signals therefore raise an
+        # exception there.
         with self._stop.interrupting():
             loader = Loader(
                 self._config,
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
-                self._tell_build,
-                self._tell_load,
-                self._take_place,
+                self._before_build,
+                self._before_load,
+                self._claim_service,
             )
             with self._memory.loading() as unfinished:
                 before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
                 models = load_models(loader, before)
         self._problems = models.problems
-        # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
+        # The compiler in PoCL catches SIGABRT and continues, but the watchdog uses it to end this
+        # process.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
         self._effects = apply_to_process(settings)
@@ -258,15 +263,16 @@ class _Service:
             ending = supervisor.run()
         finally:
             self.left_behind = supervisor.left_behind
-        # A parked car has ended its drive.
+        # A reload happens only when the car is parked, which ends the drive.
         if ending is Ending.RELOAD:
             self._memory.end_drive()
         return ending
 
-    def _take_place(self, kind: str) -> None:
-        """Open the bus and claim the daemon's place on it.
+    def _claim_service(self, kind: str) -> None:
+        """Open the bus and claim the daemon's health service on it.
 
-        Another daemon of the kind is a CerealError before seconds go into loading.
+        If another daemon of this kind is running, this raises CerealError before the slow part of
+        loading.
         """
         if self._place is not None:
             return
@@ -282,13 +288,13 @@ class _Service:
         claim = PubMaster((HEALTH_SERVICES[kind],), transport, MonotonicClock())
         self._place = transport, claim
 
-    def _tell_load(self, path: Path) -> None:
-        """Remember which artifact is loaded now, and say so: it may take long, or never end."""
+    def _before_load(self, path: Path) -> None:
+        """Save and report the artifact being loaded, because loading can take long or hang."""
         self._memory.load(path)
         self._loading = f"loading {path}"
         self._notifier.status(self._loading)
 
-    def _tell_build(self) -> None:
+    def _before_build(self) -> None:
         self._notifier.extend_start(BUILD_S)
         self._notifier.status(f"{self._loading}: building kernels")
 
@@ -296,8 +302,8 @@ class _Service:
         config, stop = self._config, self._stop
         assert self._place is not None  # a model was loaded
         transport, claim = self._place
-        # The reporter takes the place at once; it is made only now because of its thread, which
-        # inherits what was asked of the system for this process.
+        # The reporter claims the service next. It is created only now, because its thread inherits
+        # the real-time settings of the process.
         claim.close()
         cameras = open_cameras(
             config.camera_server, config.bus_stack, prefix=config.prefix, gates=self._gates
@@ -328,7 +334,10 @@ class _Service:
         )
 
     def _why_no_reload(self) -> str:
-        """Return the defects of the settings now: a process that they would end is not started."""
+        """Return the problems of the current settings, "" for none.
+
+        A new process would end because of them, so there is no reload then.
+        """
         try:
             self._read_again()
         except ModeldError as error:
@@ -336,7 +345,7 @@ class _Service:
         return ""
 
     def _enter_thread(self) -> None:
-        """Ask for what the loop's thread needs; say what came of all that was asked for."""
+        """Apply the real-time settings of the loop's thread; log the effect of all settings."""
         self._effects = newest(self._effects + apply_to_loop(self._config.realtime))
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
@@ -352,7 +361,7 @@ class _Service:
     def _health(
         self, models: Models, state: LoopState, transport: Transport
     ) -> Callable[[int], None]:
-        """Return what reports the health of the model in use."""
+        """Return the function that publishes the health of the model in use."""
         path = self._config.metrics_file
         reporter = HealthReporter(
             self._facts(models.first, state),
@@ -363,16 +372,16 @@ class _Service:
             None if path is None else MetricsFile(path),
         )
         self._resources.callback(reporter.close)
-        told = (models.first, self._effects, state.problems)
+        reported = (models.first, self._effects, state.problems)
 
         def report(now_ns: int) -> None:
-            nonlocal told
+            nonlocal reported
             in_use = models.first
             if state.fallback and models.fallback is not None:
                 in_use = models.fallback
             found = (in_use, self._effects, state.problems)
-            if told != found:
-                told = found
+            if reported != found:
+                reported = found
                 reporter.facts = self._facts(in_use, state)
             reporter.report(now_ns, self._log.lost)
 

@@ -1,6 +1,7 @@
-"""Prepares the loop: its parts, signal handlers, waiting for cameras and for the car.
+"""Prepares the loop: installs signal handlers and waits for the cameras and the car.
 
-Every wait is a poll that a signal can end.
+The functions `wait_for_cameras`, `wait_for_driver_camera` and `wait_for_car` poll, so a signal can
+end them. They log what is missing, and report the phase in the loop's state.
 """
 
 import logging
@@ -33,41 +34,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-# A longer wait is logged, with what is missing.
+# Waits longer than this are logged, with the missing input.
 PATIENCE_NS: Final = NS_PER_S
-# Between two looks for a camera that was missing when the loop started.
+# Interval between two attempts to open a camera that was missing when the loop started.
 LOOK_NS: Final = NS_PER_S
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
 DRIVER_STREAM: Final = "driver"
 EXIT_SIGINT: Final = 130
-# A daemon with two cameras, its bus and a driver of a CPU has 57 open (docs/soak.md).
+# Required limit of open files. A daemon with two cameras, the bus and a CPU driver has 57 open
+# (docs/soak.md).
 LEAST_OPEN_FILES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """The parts that a loop gets from its process: programs, bus, cameras, and its state."""
+    """The parts that a loop receives from its process."""
 
-    program: "runtime.Program"  # of the first model
-    transport: Transport
+    program: "runtime.Program"  # program of the first model
+    transport: Transport  # the bus
     cameras: CameraServer
-    fallback: "runtime.Program | None" = None  # of the model that takes over when that one fails
-    state: LoopState = field(default_factory=LoopState)
+    fallback: "runtime.Program | None" = None  # program of the fallback model
+    state: LoopState = field(default_factory=LoopState)  # receives the loop's progress
 
 
 class StopRequested(BaseException):
-    """A signal arrived during start-up; not an error, so no handler of errors catches it."""
+    """A signal arrived during start-up. It is a BaseException, so no error handler catches it."""
 
 
 class StopSignals:
-    """Turns SIGTERM and SIGINT into an event, and into an exception while starting.
+    """Converts SIGTERM and SIGINT to an event, and to an exception during start-up.
 
-    The loop looks at the event between frames. Loading an artifact and building its kernels takes
-    seconds inside calls that know nothing of the event, so there the handler raises. The first
-    signal, or a user of this object, sets `event` to end the loop; `signalled` is for signals only.
-    SIGHUP sets `reload`. `exit_code` is 130 after SIGINT, as shells expect, else 0: SIGTERM is the
-    ordinary stop.
+    The loop checks the event between frames. Loading an artifact and building its kernels takes
+    seconds in calls that do not check the event, so the handler raises an exception there.
+
+    Attributes:
+        event: Ends the loop; set by the first signal or by a user of this object.
+        reload: Set by SIGHUP.
+        signalled: SIGTERM or SIGINT has arrived.
+        exit_code: 130 after SIGINT, as shells expect, else 0.
     """
 
     def __init__(self) -> None:
@@ -79,7 +84,7 @@ class StopSignals:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Self:
-        """Install the handlers; only the main thread can, elsewhere the caller sets ``event``."""
+        """Install the handlers, in the main thread only; elsewhere the caller sets ``event``."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -104,7 +109,7 @@ class StopSignals:
             yield
         finally:
             self._raises = False
-        # Code in the block, such as a destructor, may have swallowed the exception.
+        # Code in the block, such as a destructor, can swallow the exception.
         if self.event.is_set():
             raise StopRequested
 
@@ -121,8 +126,8 @@ class StopSignals:
 def check_open_files() -> None:
     """Raise ModeldError if the limit of open files is too low for a drive.
 
-    Found later, it would be the bus, a camera or the cache of kernels that cannot be opened, each
-    with another error.
+    Without this check, opening the bus, a camera or the kernel cache would fail later, each with a
+    different error.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < LEAST_OPEN_FILES:
@@ -133,10 +138,10 @@ def check_open_files() -> None:
 
 
 class LateCamera:
-    """A source of frames that has none until its camera can be read; it does not conflate.
+    """A frame source for a camera that may appear later. It delivers every frame.
 
-    It looks for the camera once a second, as any reader does whose camera is gone (ADR 0020).
-    `now_ns`, the monotonic clock, paces the looks.
+    It tries to open the camera once a second, like a reader whose camera process has ended (ADR
+    0020). `now_ns` is the monotonic clock that times the attempts.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class LateCamera:
 
     @property
     def format(self) -> FrameFormat:
-        """Layout of the frames; raise FrameError if the camera has not been found yet."""
+        """Format of the frames; raises FrameError until the camera has been found."""
         if self._reader is None:
             raise FrameError(
                 f"cameras: expected the stream {self._stream} of {self._cameras.name!r}, found "
@@ -163,12 +168,12 @@ class LateCamera:
         return self._reader.format
 
     def receive(self, timeout_ms: int) -> Frame | None:
-        """Return the next frame, or None; never waits for a camera that is not there."""
+        """Return the next frame, or None; does not wait for a missing camera."""
         reader = self._reader or self._look()
         return None if reader is None else reader.receive(timeout_ms)
 
     def is_intact(self) -> bool:
-        """Return whether the data of the frame received last is still that frame's."""
+        """Return whether the last received frame has not been overwritten."""
         return self._reader is not None and self._reader.is_intact()
 
     def close(self) -> None:
@@ -184,7 +189,7 @@ class LateCamera:
         try:
             self._reader = self._cameras.reader(self._stream, conflate=False)
         except CerealError:
-            # Not there, or not to be read: why was said when the loop started.
+            # It is missing or unreadable; the reason was logged when the loop started.
             return None
         return self._reader
 
@@ -195,7 +200,7 @@ class CameraStreams:
 
     road: CameraSource | None
     wide: CameraSource | None
-    late_wide: LateCamera | None = None  # instead of `wide`, if only the road camera exists yet
+    late_wide: LateCamera | None = None  # replaces `wide` while only the road camera exists
 
     @property
     def names(self) -> str:
@@ -213,11 +218,11 @@ class CameraStreams:
 def wait_for_cameras(
     server: CameraServer, stop: threading.Event, episodes: Episodes
 ) -> CameraStreams | None:
-    """Wait until a camera daemon offers a road or wide stream, and connect; None when stopped.
+    """Wait until a camera daemon offers a road or wide stream; return readers, None when stopped.
 
-    The main stream conflates: a slow daemon works on the newest frame. With two cameras the extra
-    stream does not, so that pairing can find the frame that belongs. `stop` ends the wait, which
-    `episodes` and its state report.
+    The reader of the main stream conflates: it returns the newest frame only. With two cameras, the
+    other one returns every frame, so pairing can find the matching one. `stop` ends the wait.
+    `episodes` and its state report the wait.
     """
     logger.info("waiting for camera streams of %r", server.name)
     kind = _cameras_missing(f"camera streams of {server.name!r}")
@@ -228,8 +233,8 @@ def wait_for_cameras(
         state.iterated_ns = time.monotonic_ns()
         streams = server.available_streams() & wanted
         unusable = why_unusable(server, wanted)
-        # A camera daemon opens its streams one after the other, so two polls must agree unless both
-        # streams are there.
+        # A camera daemon opens its streams one after another. So unless both exist, two consecutive
+        # polls must find the same one.
         if streams and (streams == found or len(streams) == 2):
             try:
                 cameras = _connect(server, streams)
@@ -238,7 +243,7 @@ def wait_for_cameras(
             else:
                 episodes.end(kind)
                 if unusable:
-                    logger.warning("going on without one of the cameras: %s", unusable)
+                    logger.warning("continuing without one of the cameras: %s", unusable)
                 return cameras
         found = streams
         if not found or unusable:
@@ -251,9 +256,9 @@ def wait_for_cameras(
 def wait_for_driver_camera(
     server: CameraServer, stop: threading.Event, episodes: Episodes
 ) -> CameraSource | None:
-    """Wait for a driver stream, and connect, conflating; None when stopped.
+    """Wait for a driver stream; return a reader of its newest frames, None when stopped.
 
-    `stop` ends the wait, which `episodes` and its state report.
+    `stop` ends the wait. `episodes` and its state report the wait.
     """
     logger.info("waiting for the driver camera of %r", server.name)
     kind = _cameras_missing(f"the driver camera of {server.name!r}")
@@ -311,11 +316,11 @@ def wait_for_car(
     episodes: Episodes,
     params: Params | None = None,
 ) -> CarParameters | None:
-    """Wait until a parameter or a message has the car, whichever comes first; None when stopped.
+    """Wait until a parameter or a carParams message has the car; return it, None when stopped.
 
-    The message comes every 50 s, so a daemon that restarts while driving uses the parameter, which
-    has been there since the car was recognised. Without `params` only the message counts. `stop`
-    ends the wait, which `episodes` and its state report.
+    The message is sent only every 50 s. A daemon that restarts while driving therefore uses the
+    parameter, which exists from the time when the car was recognized. Without `params` only the
+    message is used. `stop` ends the wait. `episodes` and its state report the wait.
     """
     logger.info("waiting for carParams; --demo uses a built-in car instead")
     place = "" if params is None else f" or in {params.directory}"
@@ -326,7 +331,7 @@ def wait_for_car(
         level=logging.WARNING,
         patience_ns=PATIENCE_NS,
     )
-    look = _CarLook(transport.subscriber("carParams", conflate=True), params)
+    look = _CarFinder(transport.subscriber("carParams", conflate=True), params)
     state = episodes.state
     try:
         state.phase = Phase.WAITING_CAR
@@ -344,15 +349,15 @@ def wait_for_car(
 
 
 @dataclass(slots=True)
-class _CarLook:
-    """Looks for a car in both places; logs a defect of each once."""
+class _CarFinder:
+    """Looks for the car in the parameter and on the bus; logs a bad message once."""
 
     subscriber: Subscriber
     params: Params | None
-    _has_said: bool = False
+    _is_logged: bool = False
 
     def take(self) -> CarParameters | None:
-        """Look at the parameter, then wait `POLL_S` for a message."""
+        """Return the car in the parameter, else wait `POLL_S` for a message; None without one."""
         car = None if self.params is None else self.params.usable(CAR)
         if car is not None:
             return car
@@ -362,14 +367,14 @@ class _CarLook:
         try:
             return _car_of_message(data)
         except MessageError as error:
-            if not self._has_said:
-                self._has_said = True
+            if not self._is_logged:
+                self._is_logged = True
                 logger.warning("message not used, still waiting for carParams: %s", error)
             return None
 
 
 def _car_of_message(data: bytes) -> CarParameters:
-    """Return the car of a carParams Event; MessageError if it is damaged, or another one."""
+    """Return the car in a carParams Event; raise MessageError if it is damaged or another one."""
     event = read_event(data)
     if member_name(event) != "carParams":
         raise MessageError(

@@ -1,8 +1,8 @@
-"""The main thread while the loop runs in another: watches its progress, and speaks for the process.
+"""Supervises the loop: the main thread watches its progress while the loop runs in another thread.
 
-It wakes 40 times a second for microseconds, to see whether the model comes back; once a second it
-does longer work (status, health, figures), between two frames. ADR 0086 has what the loop does by
-itself, and what needs another thread.
+It wakes up 40 times a second, for microseconds, to detect a model run that hangs. Once a second,
+between two frames, it does longer work: status line, health message and metrics. ADR 0086 describes
+the division of work between the two threads.
 """
 
 import logging
@@ -20,25 +20,27 @@ from modeld.state.loop_state import Fault, LoopState, Phase, RunGuard
 
 logger = logging.getLogger(__name__)
 
+# Interval of the checks while frames arrive.
 TICK_S: Final = 0.025
-# Without frames no run can hang, and ticks are half of a waiting daemon's work.
+# Interval without frames. No run can hang then, and checks are half of a waiting daemon's work.
 IDLE_TICK_S: Final = 0.1
-# Without progress for this time the watchdog of the service manager is not fed.
+# After this time without progress, the service manager's watchdog is not fed.
 PROGRESS_NS: Final = NS_PER_S
-# How often the service manager, the bus and the file of figures hear of us.
+# Interval of reports to the service manager, the bus and the metrics file.
 REPORT_NS: Final = NS_PER_S
-# A report waits for the pause after a frame, so that it does not delay one; this long at most.
+# A report waits for the pause after a frame, to delay no frame, but at most this time.
 REPORT_LATEST_NS: Final = NS_PER_S // 2
-# The pause after a frame: the next one comes 50 ms after this one's, which took some 20.
+# The pause after a frame is published. Frames arrive every 50 ms and take about 20 ms.
 PAUSE_NS: Final = 10_000_000
-# The loop notices a stop after two waits for frames and a run. Shorter than the unit's
-# TimeoutStopSec, so that a process whose loop hangs still ends by itself.
+# Longest wait for the loop to end. The loop notices a stop after two waits for frames and a run.
+# The limit is shorter than the unit's TimeoutStopSec, so a process whose loop hangs ends by itself.
 JOIN_S: Final = 3.0
-# Without a fallback model only a new process helps, and that takes seconds: wait longer, but not
-# until the watchdog ends it without a word.
+# Without a fallback model the process must restart, which takes seconds. A run then gets this many
+# times its timeout, but at most LONGEST_PATIENCE_NS. After that, the watchdog would end the process
+# without a message.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
-# A car is parked after this time without a frame, unless its messages say that it drives.
+# A car counts as parked after this time without a frame, unless its messages report it on the road.
 PARKED_NS: Final = 5 * NS_PER_S
 
 
@@ -50,7 +52,7 @@ class Loop(Protocol):
 
     @property
     def take_over(self) -> Callable[[str], None] | None:
-        """Lets the fallback model take over, for a reason; None if there is none."""
+        """Function that switches to the fallback model, given a reason; None if there is none."""
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set."""
@@ -66,8 +68,8 @@ class Ending(Enum):
 class Supervisor:
     """Starts the loop in a thread and watches it.
 
-    After `left_behind`, an abandoned thread may still be in the driver: nothing of the device can
-    be closed any more, the process can only end.
+    If `left_behind` is True, an abandoned thread may still be in the driver. No resource of the
+    device can be closed then; the process must end.
     """
 
     def __init__(  # noqa: PLR0913 -- the loop, its signals and its reports
@@ -85,22 +87,23 @@ class Supervisor:
         is_remembered: bool = False,
         why_no_reload: Callable[[], str] = lambda: "",
     ) -> None:
-        """Prepare; nothing is started yet.
+        """Create the supervisor; `run` starts the loop.
 
         Args:
-            make_loop: Waits for what the loop needs; None when stopped. Called in its thread.
-            state: Of the loop.
-            stop: Signals.
+            make_loop: Waits for the loop's inputs and returns the loop, or None when stopped;
+                called in the loop's thread.
+            state: The loop's progress.
+            stop: Signals to the process.
             notifier: The service manager.
-            run_timeout_s: Longest run before the fallback model takes over.
-            reports: Called once a second, in the main thread, with ns of the monotonic clock.
-            is_on_road: Whether the car is on the road by its own messages.
-            enter_thread: The first act of each thread of the loop.
-            each_tick: Cannot wait for a report; its argument is whether the car is parked. Called
-                once more when the loop has ended.
-            is_remembered: The drive of an earlier process continues with a model that would not be
-                chosen now.
-            why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
+            run_timeout_s: Longest model run before the fallback model takes over, in s.
+            reports: Called once a second in the main thread, with the monotonic clock in ns.
+            is_on_road: Returns whether the car's own messages report it on the road.
+            enter_thread: Called first in each thread of the loop.
+            each_tick: Called every tick, and once after the loop has ended; the argument is whether
+                the car is parked.
+            is_remembered: An earlier process's drive continues with a model that would not be
+                selected now.
+            why_no_reload: Called before a reload; returns why a new process could not start, or "".
         """
         self.left_behind = False
         self._make_loop = make_loop
@@ -115,7 +118,7 @@ class Supervisor:
         self._loop: Loop | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread()
-        # The one whose run was given up, if there is one.
+        # The thread whose run was given up, if any.
         self._hung: threading.Thread | None = None
         self._run_ns = 0
         self._stuck_ns = 0
@@ -123,12 +126,12 @@ class Supervisor:
         self._quiet_ns = 0
         self._report_ns = 0
         self._alive_ns = 0
-        self._reload_said = False
+        self._is_deferral_logged = False
         self._is_parked = False
         self._is_remembered = is_remembered
         self._why_no_reload = why_no_reload
-        # Until a reload is asked for again.
-        self._is_refused = False
+        # The last reload was refused; there is no automatic one until the next request.
+        self._is_reload_refused = False
 
     def run(self) -> Ending:
         """Run the loop until a signal, or until the process should restart.
@@ -140,13 +143,13 @@ class Supervisor:
         try:
             return self._watch()
         finally:
-            # After any end, resources of a living thread must not be closed.
+            # Resources of a thread that is still alive must not be closed.
             self.left_behind = self.left_behind or self._thread.is_alive()
             self._each_tick(self._is_parked)
 
     def _watch(self) -> Ending:
         now_ns = time.monotonic_ns()
-        # Until the loop's first wait, progress counts from here.
+        # Until the loop first waits for a frame, progress is measured from here.
         self._state.iterated_ns = self._report_ns = now_ns
         self._start(self._begin)
         while True:
@@ -159,18 +162,19 @@ class Supervisor:
                 return Ending.STOPPED
             if self._stop.event.is_set():
                 return self._finish()
-            # A process that is stopped, or gets no processor, sees neither runs nor frames: a tick
-            # that came late counts as two at most.
+            # If this process was suspended or starved of CPU, the loop was, too. So a late tick
+            # counts as at most two.
             elapsed_ns = min(now_ns - before_ns, int(2 * tick_s * NS_PER_S))
             self._watch_run(elapsed_ns)
             self._each_tick(self._is_parked)
-            self._tell(now_ns)
+            self._report(now_ns)
             if self._wants_reload(elapsed_ns):
                 self._stop.event.set()
                 self._finish()
                 return Ending.RELOAD
 
     def _start(self, work: Callable[[], None]) -> None:
+        """Run `work` in a new thread of the loop."""
         self._thread = threading.Thread(
             target=self._guarded, args=(work,), name="loop", daemon=True
         )
@@ -181,7 +185,7 @@ class Supervisor:
             self._enter_thread()
             work()
         except RunAbandonedError:
-            # Another thread has taken over: this one leaves without a word.
+            # Another thread has taken over, so this one ends silently.
             return
         except BaseException as error:  # noqa: BLE001 -- raised again in the main thread
             self._failure = error
@@ -194,11 +198,12 @@ class Supervisor:
         logger.info("running")
         self._loop.run_forever(self._stop.event)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         assert self._loop is not None
         self._loop.run_forever(self._stop.event)
 
     def _finish(self) -> Ending:
+        """Wait for the loop to end after a stop."""
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.left_behind = True
@@ -208,7 +213,7 @@ class Supervisor:
         return Ending.STOPPED
 
     def _watch_run(self, elapsed_ns: int) -> None:
-        """Count how long the present run has taken while this process was running, too."""
+        """Measure the current model run; give it up if it takes too long."""
         run_ns, loop = self._state.running_ns, self._loop
         if run_ns != self._run_ns or run_ns == 0 or loop is None:
             self._run_ns, self._stuck_ns = run_ns, 0
@@ -220,27 +225,28 @@ class Supervisor:
             return
         self.left_behind, self._hung = True, self._thread
         self._state.count(Fault.RUN_TIMEOUT)
-        reason = f"a run has not come back within {self._stuck_ns // 1_000_000} ms"
+        reason = f"a run did not finish within {self._stuck_ns // 1_000_000} ms"
         if take_over is None:
             raise RunTimeoutError(
                 f"model: {reason}, expected it within {self._timeout_ns // 1_000_000}; the device "
                 "hangs: the process ends and should be started again"
             )
         take_over(reason)
-        self._start(self._go_on)
+        self._start(self._continue)
 
     def _patience_ns(self, *, has_fallback: bool) -> int:
-        """Return how long a run may take."""
-        # A run that was left behind and is still there holds the device: it will not come back.
+        """Return the time limit of a run."""
+        # An earlier run that is still in the driver holds the device, so waiting longer is useless.
         if has_fallback or (self._hung is not None and self._hung.is_alive()):
             return self._timeout_ns
         longer_ns = min(PATIENCE_WITHOUT_FALLBACK * self._timeout_ns, LONGEST_PATIENCE_NS)
         return max(self._timeout_ns, longer_ns)
 
-    def _tell(self, now_ns: int) -> None:
+    def _report(self, now_ns: int) -> None:
+        """Feed the watchdog if there is progress; once a second, send the status and reports."""
         state, notifier = self._state, self._notifier
         period_s = notifier.watchdog_s
-        # Twice as often as expected, as sd_watchdog_enabled(3) asks for.
+        # Feed the watchdog twice per period, as sd_watchdog_enabled(3) recommends.
         due_ns = 0 if period_s is None else int(period_s * NS_PER_S) // 2
         due = due_ns > 0 and now_ns - self._alive_ns >= due_ns - int(IDLE_TICK_S * NS_PER_S)
         if due and has_progress(state, now_ns):
@@ -256,36 +262,38 @@ class Supervisor:
                 report(now_ns)
             except Exception:
                 # A report must not end the drive.
-                logger.exception("a report failed, going on")
+                logger.exception("a report failed, continuing")
 
-    def _look_whether_parked(self, elapsed_ns: int) -> None:
+    def _check_parked(self, elapsed_ns: int) -> None:
+        """Update `_is_parked`: no frames have arrived for a while, and the car is not driving."""
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
         if frame_ns != self._frame_ns:
             self._frame_ns, self._quiet_ns = frame_ns, 0
         self._quiet_ns += elapsed_ns
-        # A drive may go on that this process has not heard of yet.
+        # Without frames so far, a drive of an earlier process may still be in progress.
         is_idle = frame_ns == 0 and not (state.fallback or self._is_remembered)
         without_frames = is_idle or self._quiet_ns > PARKED_NS
         self._is_parked = without_frames and not self._is_on_road()
 
     def _wants_reload(self, elapsed_ns: int) -> bool:
         """Return whether to restart: on SIGHUP, or after a drive with another model."""
-        self._look_whether_parked(elapsed_ns)
+        self._check_parked(elapsed_ns)
         state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
-        if asked and not parked and not self._reload_said:
-            self._reload_said = True
+        if asked and not parked and not self._is_deferral_logged:
+            self._is_deferral_logged = True
             logger.warning("reload deferred until the car is parked")
-        # One that could not load the first model and has seen no frame would find the same again.
+        # After a drive with another model, restart to load the selected one. If no frame was
+        # published, a restart would only repeat the failed loading.
         after_drive = self._is_remembered or (bool(state.fallback) and state.published > 0)
-        if not parked or not (asked or (after_drive and not self._is_refused)):
+        if not parked or not (asked or (after_drive and not self._is_reload_refused)):
             return False
         problem = self._why_no_reload()
         if problem:
             self._stop.reload.clear()
-            self._reload_said, self._is_refused = False, True
-            logger.error("not reloaded, going on as before: %s", problem)
+            self._is_deferral_logged, self._is_reload_refused = False, True
+            logger.error("not reloaded, continuing as before: %s", problem)
         return not problem
 
 
@@ -298,7 +306,7 @@ def has_progress(state: LoopState, now_ns: int) -> bool:
 
 
 def tick(state: LoopState, now_ns: int) -> float:
-    """Return after how many seconds to look again."""
+    """Return the time until the next check, in seconds."""
     is_idle = state.running_ns == 0 and state.awaiting_ns == 0
     return IDLE_TICK_S if is_idle and now_ns - state.published_ns > NS_PER_S else TICK_S
 
@@ -311,7 +319,7 @@ def in_pause(state: LoopState, now_ns: int) -> bool:
 
 
 def status_line(state: LoopState) -> str:
-    """Return the line that `systemctl status` shows."""
+    """Return the status line for `systemctl status`."""
     if state.phase is not Phase.RUNNING:
         return f"{state.phase}; model {state.model}"
     which = f"fallback model {state.model} ({state.fallback})" if state.fallback else state.model

@@ -1,1 +1,1 @@
-"""Everything a person runs: compile, replay, benchmark, inspect. May import all packages."""
+"""The command line tools: compile, replay, benchmark, inspect. They may import all packages."""

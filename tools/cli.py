@@ -1,7 +1,8 @@
-"""The ``modeld`` command: one table of sub-commands, each imported only when it is asked for.
+"""The ``modeld`` command: parses the command line and runs a sub-command.
 
-Imports nothing heavy itself, so ``modeld --help`` is instant and a command that needs no OpenCL
-or ONNX never loads them. A command module has ``add_arguments(parser)`` and ``run(args) -> int``.
+`COMMANDS` is the table of sub-commands. A sub-command's module is imported only when it is used, so
+``modeld --help`` is fast and a command that does not need OpenCL or ONNX never loads them. Each
+command module has ``add_arguments(parser)`` and ``run(args) -> int``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ EXIT_CODES = "exit codes:\n" + "".join(f"  {code:<4} {code.meaning}\n" for code 
 
 
 class Command(NamedTuple):
-    """Where a sub-command lives and what it is in one line."""
+    """A sub-command."""
 
-    module: str
-    summary: str
+    module: str  # its module, imported on use
+    summary: str  # one line for the list of commands
 
 
 COMMANDS: dict[str, Command] = {
@@ -96,7 +97,7 @@ COMMANDS: dict[str, Command] = {
     "demo": Command("tools.commands.on_drives.demo", "run an end-to-end demo"),
 }
 
-# Top-level module of a package -> the extra of ours that brings it.
+# Top-level module of an optional package -> the extra of ``modeld`` that installs it.
 EXTRA_OF_MODULE = {
     "onnx": "compile",
     "ml_dtypes": "compile",
@@ -116,18 +117,18 @@ EXTRA_OF_MODULE = {
 
 
 class _Terminated(BaseException):
-    """SIGTERM as an exception, so that context managers drop their temporary files."""
+    """Raised on SIGTERM, so context managers remove their temporary files."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like every other error of ``modeld``."""
+    """An argument parser that formats errors like all other errors of ``modeld``."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(ExitCode.USAGE, f"modeld: error: {message}; see {self.prog} --help\n")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        """End with what was not recognized, and the options that come nearest."""
+        """Exit with an error that names unrecognized arguments and the most similar options."""
         near = [nearest(word.partition("=")[0], self._option_string_actions) for word in words]
         self.error(f"unrecognized arguments: {' '.join(words)}{''.join(near)}")
 
@@ -140,20 +141,17 @@ class _Parser(argparse.ArgumentParser):
             raise
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse itself takes no notice of a help text that cannot be written.
+        # argparse's own method ignores errors in writing the help text.
         (file or sys.stderr).write(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one ``modeld`` command.
-
-    Returns its exit code, see ``EXIT_CODES``.
-    """
+    """Run one ``modeld`` command; return its exit code, see ``EXIT_CODES``."""
     if argv is not None:
         return _run_command(argv)
     _leave_closed_directory()
-    # The process is ours. What a signal could interrupt between here and its end is Python's own
-    # shutdown, which would end in a traceback and the raw signal when all the work is done.
+    # SIGINT is ignored once the command has ended. Interrupting Python's own shutdown would print a
+    # traceback and end the process by the signal, although all work is done.
     code: int = ExitCode.INTERRUPTED
     try:
         try:
@@ -168,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_command(argv: Sequence[str]) -> int:
     _open_standard_streams()
     arguments = list(argv)
-    # -v and -q are read again by the parser; here they only decide how an error is shown.
+    # The parser also reads -v and -q. Here they only decide how errors are shown.
     show_traceback = _count_verbosity(arguments) >= 2
     previous_handler = _install_sigterm_handler()
     try:
@@ -176,7 +174,7 @@ def _run_command(argv: Sequence[str]) -> int:
             code = _dispatch(arguments)
         except SystemExit as stop:  # argparse: --help, --version and usage errors
             code = stop.code if isinstance(stop.code, int) else 0
-        # Here, not at interpreter exit, where a closed pipe would end in a traceback.
+        # Flush here: at interpreter exit, a closed pipe would print a traceback.
         sys.stdout.flush()
     except BrokenPipeError:
         return _silence_broken_pipe()
@@ -195,9 +193,10 @@ def _run_command(argv: Sequence[str]) -> int:
 
 
 def _leave_closed_directory() -> None:
-    """Go to the root from a directory that this user may not enter, as after `sudo -u`.
+    """Change to the root directory if the user has no access to the current one.
 
-    No relative file name would work, and Cap'n Proto, which reads it, ends the process.
+    This happens after `sudo -u`. Relative file names do not work then, and Cap'n Proto, which opens
+    the current directory, would end the process.
     """
     try:
         os.close(os.open(os.getcwd(), os.O_PATH | os.O_DIRECTORY))  # noqa: PTH109 -- as Cap'n Proto
@@ -206,20 +205,21 @@ def _leave_closed_directory() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open an empty stream for each standard stream that was closed at the start.
+    """Open the null device for each standard stream that is closed at the start.
 
-    Otherwise the next file takes its number, and a C library's errors end up in an artifact.
+    Otherwise the next opened file gets its number, and error messages of a C library could be
+    written into an artifact.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, which is this one: those below are open by now.
+            # This opens the lowest free number, which is `number`: all lower ones are open.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # A file name may hold what the terminal's encoding cannot show.
+        # A file name can contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
@@ -239,22 +239,22 @@ def _dispatch(arguments: list[str]) -> int:
             epilog=epilog(examples, EXIT_CODES),
             formatter_class=HelpFormatter,
         )
-        # SUPPRESS: a sub-command's default must not overwrite what stood before its name.
+        # SUPPRESS: a sub-command's default must not overwrite an option given before its name.
         _add_common_arguments(sub, default=argparse.SUPPRESS)
         if module is not None:
             module.add_arguments(sub)
             run = cast("Callable[[argparse.Namespace], int]", module.run)
     args, unknown = parser.parse_known_args(arguments)
-    if unknown:  # the command's own usage, not that of the list of commands
+    if unknown:  # show the command's own usage, not the list of commands
         asked = parser if name not in COMMANDS else subparsers.choices[name]
         asked.refuse_unknown(unknown)
     if run is None:
         parser.print_help(sys.stderr)
         return ExitCode.USAGE
-    # The parser counts before and after the command apart.
+    # The parser counts options before and after the command separately.
     args.verbosity = _count_verbosity(arguments)
     _configure_logging(args.verbosity)
-    # Before any work: what a command was told to write is no input of it.
+    # Before any work, check that no output overwrites an input.
     from tools.command_files import check_files
 
     check_files(args)
@@ -296,7 +296,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser, default: str | None) 
 
 
 class _ShowVersion(argparse.Action):
-    """Print the version; it is looked up only when asked for, because that import is slow."""
+    """Prints the version. It is looked up only on request, because that import is slow."""
 
     def __call__(
         self,
@@ -316,7 +316,7 @@ class _ShowVersion(argparse.Action):
 
 
 def _count_verbosity(arguments: Sequence[str]) -> int:
-    """Count -v minus -q, wherever they stand; ``-vv`` counts twice."""
+    """Return the number of -v minus the number of -q; ``-vv`` counts twice."""
     count = 0
     for argument in arguments:
         if argument in ("--verbose", "--quiet"):
@@ -337,7 +337,7 @@ def _configure_logging(verbosity: int) -> None:
 
 
 def _install_sigterm_handler() -> Callable[[int, FrameType | None], object] | int | None:
-    """Turn SIGTERM into ``_Terminated``; return the previous handler (None: not main thread)."""
+    """Make SIGTERM raise ``_Terminated``; return the previous handler, None if not main thread."""
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         raise _Terminated
@@ -358,7 +358,7 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
         _print_error(str(error))
         return exit_code
     if isinstance(error, OSError):
-        # A full disk behind what is printed: streams have no name.
+        # For these errors without a file name, the standard output cannot be written.
         stream = "output: " if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) else ""
         where = f"{error.filename}: " if error.filename else stream
         _print_error(f"{where}{error.strerror or error}")
@@ -385,7 +385,7 @@ def _report_missing_module(error: ModuleNotFoundError) -> int:
 
 
 def _silence_broken_pipe() -> int:
-    # The interpreter flushes stdout again at exit; without this it would complain about the pipe.
+    # The interpreter flushes stdout at exit, and would print an error about the closed pipe.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, cast("TextIO", sys.stdout).fileno())
     os.close(devnull)
@@ -394,7 +394,7 @@ def _silence_broken_pipe() -> int:
 
 def _print_error(message: str) -> None:
     one_line = " ".join(message.split())
-    # File names may hold control characters, which a terminal would obey.
+    # File names can contain control characters, which a terminal would interpret.
     one_line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in one_line)
     print(f"modeld: error: {one_line}", file=sys.stderr)
 

@@ -1,8 +1,9 @@
-"""Which options of each command name files that it writes and reads: one table, checked at once.
+"""The table of options that name files and directories, and their check before a command begins.
 
-`tools.cli` calls `check_files` before a command does anything. A command with a new option that
-names a file gets it into its row here, with the role of what it reads; a test compares the rows
-with the options, and another feeds each of them what it must refuse.
+`tools.cli` calls `check_files` before it runs a command. `COMMAND_FILES` lists, for each command,
+the options for files that it writes and reads. Each read file has a role, which specifies the
+accepted kinds of files. Add every new option that names a file: one test compares the table with
+the options, and another passes unsuitable files to each of them.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from tools.errors import (
 )
 from tools.lib.named_file import GIB, MIB, NOUNS, Role, check_named, check_outputs, tree
 
-_MAY_BE_ONNX = b"\x08"  # field 1, ir_version, comes first
+_MAY_BE_ONNX = b"\x08"  # tag of field 1, ir_version, with which an ONNX model begins
 
 _VIDEO: Final = frozenset({"video", "picture"})
 _TEXT: Final = frozenset({"text", "json"})
-# `runtime.format.artifact` reads no longer ones: a manifest, and 16 GiB of data.
+# The size limit is that of `runtime.format.artifact`: a manifest and 16 GiB of data.
 ARTIFACT: Final = Role(
     "an artifact",
     frozenset({"artifact"}),
     max_bytes=17 * GIB,
     advice="modeld compile makes one of ONNX files",
 )
-# The importer knows what else exporters write, and what to do about it; 2 GiB is protobuf's limit.
+# Other kinds are accepted too, because the importer has better messages for files of other
+# exporters. 2 GiB is protobuf's limit.
 ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video", ""}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
 MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
@@ -50,7 +52,7 @@ LOG_OR_RESULT: Final = Role(
     advice=LOG.advice,
 )
 VIDEO: Final = Role("a video", _VIDEO, VideoError)
-# Routes are named without being there, and a segment by its log.
+# The name of a route need not be a path, and a segment can be named by its log.
 DRIVE: Final = Role(
     "a segment, a route, a comma2k19 segment or a video",
     _VIDEO | {"log"},
@@ -58,7 +60,7 @@ DRIVE: Final = Role(
     may_be_directory=True,
     may_be_missing=True,
 )
-# One that cannot be read is one verdict of several.
+# All kinds are accepted, because an unreadable drive is only one result of several.
 DRIVES: Final = replace(DRIVE, kinds=frozenset(NOUNS))
 LOG_OR_DRIVE: Final = replace(DRIVE, noun="an event log, a segment or a route")
 MODEL_OR_DRIVE: Final = replace(DRIVE, noun="an artifact", kinds=DRIVE.kinds | ARTIFACT.kinds)
@@ -104,11 +106,11 @@ MODEL_OR_REFERENCES: Final = replace(
 
 
 class More(NamedTuple):
-    """Files and directories that no option names, by their name in messages."""
+    """Files and directories that are not named by an option, by their name in messages."""
 
-    files: Mapping[str, Path | None] = {}
-    reads: Mapping[str, Path | None] = {}
-    directories: Mapping[str, Path | None] = {}
+    files: Mapping[str, Path | None] = {}  # files to write
+    reads: Mapping[str, Path | None] = {}  # files to read
+    directories: Mapping[str, Path | None] = {}  # directories to write files in
 
 
 def _compile(args: argparse.Namespace) -> More:
@@ -118,7 +120,7 @@ def _compile(args: argparse.Namespace) -> More:
 
 
 def _train(args: argparse.Namespace) -> More:
-    # Weights are rounded of what a training has left.
+    # With --eight-bits, the weights of an earlier training run are read and rounded.
     return More(reads={} if args.eight_bits is None else {"directory": args.directory})
 
 
@@ -153,7 +155,7 @@ def _run(args: argparse.Namespace) -> More:
     from modeld.service.config_sources import load_config
     from tools.service.options import settings_given
 
-    if args.config is not None:  # which is read here
+    if args.config is not None:  # check it now, because it is read here
         check_named("--config ", args.config, TOML)
     config = load_config(args.config, os.environ, settings_given(args))
     names = ("model", "fallback_model", "models_dir", "params_dir", "bus_keys")
@@ -166,20 +168,17 @@ def _run(args: argparse.Namespace) -> More:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The options of a command that name files, as they are typed; arguments by their attribute.
+    """The options and positional arguments of a command that name files."""
 
-    `files` are written, `directories` get files, `reads` have roles; `more` are those without an
-    option.
-    """
-
-    files: tuple[str, ...] = ()
-    directories: tuple[str, ...] = ()
-    reads: Mapping[str, Role] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  # for files to write
+    directories: tuple[str, ...] = ()  # for directories to write files in
+    reads: Mapping[str, Role] = field(default_factory=dict)  # for files to read, with their roles
+    # Returns files that are not named by an option.
     more: Callable[[argparse.Namespace], More] | None = None
 
 
 _BUS: Final = {"--bus-keys": KEYS}
-# Of `add_drive_arguments`.
+# Options of `add_drive_arguments`.
 _DRIVE: Final = {"--telemetry": TELEMETRY, "--camera": CAMERA}
 COMMAND_FILES: Mapping[str, Files] = {
     "make-model": Files(directories=("directory",)),
@@ -206,7 +205,7 @@ COMMAND_FILES: Mapping[str, Files] = {
     "make-drive": Files(directories=("directory",), reads={"--telemetry": SEGMENT}),
     "replay": Files(
         ("--report", "--video", "--rerun"),
-        # The drive may stand behind --model.
+        # The drive can follow --model on the command line and then counts as one of its values.
         reads={"--monitoring": ARTIFACT, "drives": DRIVE, "--model": MODEL_OR_DRIVE, **_DRIVE},
         more=_replay,
     ),
@@ -279,19 +278,19 @@ COMMAND_FILES: Mapping[str, Files] = {
 
 
 def attribute(option: str) -> str:
-    """Return the attribute of an option or argument in what was parsed."""
+    """Return the attribute of an option or argument in the parsed arguments."""
     return option.lstrip("-").replace("-", "_")
 
 
 def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None) -> None:
-    """Refuse what a command was told to write where it would replace or mix with what it reads.
+    """Check the outputs, then the inputs of a command.
 
-    The same holds for an unsuitable input; outputs come first. `also` are further files that it
-    writes, by their name in messages.
+    No output may overwrite an input or be inside one, and each input must fit its role. `also` are
+    additional files that the command writes, by their name in messages.
 
     Raises:
-        UsageError: see `check_outputs`.
-        ToolError: the error of a `Role`.
+        UsageError: An output is unsuitable, see `check_outputs`.
+        ToolError: The error of the role of an unsuitable input.
     """
     row = COMMAND_FILES.get(args.command, Files())
     more = More() if row.more is None else row.more(args)
@@ -310,7 +309,7 @@ def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None
 
 
 def _inputs(args: argparse.Namespace, row: Files) -> dict[str, list[Path]]:
-    """Return the files and directories that options name, by option."""
+    """Return the input files and directories of a command, by option."""
     found: dict[str, list[Path]] = {}
     for name, role in row.reads.items():
         if role in (DRIVE, LOG_OR_DRIVE, MODEL_OR_DRIVE):
@@ -323,7 +322,7 @@ def _inputs(args: argparse.Namespace, row: Files) -> dict[str, list[Path]]:
 
 
 def _of_drives(args: argparse.Namespace, option: str) -> list[Path]:
-    """Return what is read of the drives that an option names."""
+    """Return the files that are read for the drives named by an option."""
     from tools.drives.open_drive import DriveOptions, input_files
 
     options = DriveOptions(data_dir=getattr(args, "data_dir", None))
@@ -332,14 +331,14 @@ def _of_drives(args: argparse.Namespace, option: str) -> list[Path]:
 
 
 def _data_beside(path: Path) -> list[Path]:
-    """Return the files that an ONNX model has its weights in."""
+    """Return the external files with the weights of an ONNX model."""
     try:
         with open_given(path) as file:
             if file.read(1) != _MAY_BE_ONNX:
                 return []
     except OSError:
         return []
-    # Here: artifacts and logs are looked into without onnx.
+    # Import here, because inspecting artifacts and logs must not require onnx.
     from scheduler.onnx_import.files.tensor_data import external_files
 
     return external_files(path)

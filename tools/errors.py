@@ -1,31 +1,31 @@
-"""Exit codes of ``modeld``, and the errors of the command line tools.
+"""Exit codes of ``modeld`` and errors of the command line tools.
 
 ::
 
     ToolError                    1  a check failed
-    +-- TrainingError            1  a training that diverged, or cannot go on
-    +-- UsageError               2  arguments that cannot work
+    +-- TrainingError            1  a training run that diverged or cannot continue
+    +-- UsageError               2  invalid arguments
     +-- MissingPackageError      3  an optional package is not installed
-    +-- PackagesError            3  this machine cannot fetch packages of Debian
-    |   +-- PackageNotOfferedError  3  no such package, or another version of it
-    |   +-- PackageDownloadError    3  lists or packages could not be downloaded whole
-    |   +-- PackageDiskError        3  no room for them
-    +-- ToolchainError           3  the compiler for Adreno cannot be made, or does not start
+    +-- PackagesError            3  this machine cannot fetch Debian packages
+    |   +-- PackageNotOfferedError  3  no such package, or not in the required version
+    |   +-- PackageDownloadError    3  lists or packages could not be downloaded completely
+    |   +-- PackageDiskError        3  not enough disk space for them
+    +-- ToolchainError           3  the compiler for Adreno cannot be built or does not start
     |   +-- ToolchainMissingError   3  it has not been fetched
     +-- VideoError               4  a video that cannot be read
     |   +-- PictureSizeError     4  a video whose pictures change their size
-    +-- DriveError               4  a drive that is missing, incomplete or of no known kind
+    +-- DriveError               4  a drive that is missing, incomplete or of unknown kind
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
-    +-- FileKindError            4  a file that is missing, or of a kind that is not expected
+    +-- FileKindError            4  a file that is missing or of an unexpected kind
     +-- CompareError             4  logs that have nothing to compare
-    +-- LabelsError              4  labels that are damaged, or of another clip
-    +-- RegressionReferenceError 4  a reference that is missing, or of something else
+    +-- LabelsError              4  labels that are damaged or belong to another clip
+    +-- RegressionReferenceError 4  a reference that is missing or belongs to something else
     |   +-- ReferenceFormatError 4  a reference whose file is damaged
     +-- WorkerError              1  a process that ran a drive died, twice
 
-``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
-is one line: where, expected, found, what to do next.
+``exit_code`` is the exit code of ``modeld`` when the error reaches the command line. The message is
+one line: the place, the expected thing, the found thing, and the remedy.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from typing import ClassVar, Self
 
 
 class ExitCode(IntEnum):
-    """What ``modeld`` exits with; `meaning` is the line of ``--help`` and docs/commands.md.
+    """Exit codes of ``modeld``; `meaning` is the text in ``--help`` and docs/commands.md.
 
-    Errors of the packages below have the same numbers; a test compares them with these.
+    Errors of the lower packages use the same numbers; a test compares them.
     """
 
     meaning: str
 
     def __new__(cls, number: int, meaning: str) -> Self:
-        """Make a member of a number and what it means."""
+        """Create a member from its number and meaning."""
         code = int.__new__(cls, number)
         code._value_ = number
         code.meaning = meaning
@@ -60,17 +60,17 @@ class ExitCode(IntEnum):
 
 
 class ToolError(Exception):
-    """A tool did its work and the result is not what it has to be."""
+    """A tool finished, but its result fails a check."""
 
     exit_code: ClassVar[int] = ExitCode.FAILED
 
 
 class TrainingError(ToolError):
-    """A training diverged, was damaged, or cannot go on."""
+    """A training run diverged, is damaged or cannot continue."""
 
 
 class UsageError(ToolError):
-    """The arguments cannot work."""
+    """The arguments are invalid."""
 
     exit_code: ClassVar[int] = ExitCode.USAGE
 
@@ -82,25 +82,25 @@ class MissingPackageError(ToolError):
 
 
 class PackagesError(ToolError):
-    """Packages of Debian cannot be fetched on this machine."""
+    """Debian packages cannot be fetched on this machine."""
 
     exit_code: ClassVar[int] = ExitCode.MACHINE
 
 
 class PackageNotOfferedError(PackagesError):
-    """The mirror has no such package, or not in the version that is wanted."""
+    """The mirror has no such package, or not in the required version."""
 
 
 class PackageDownloadError(PackagesError):
-    """Lists or packages could not be downloaded whole."""
+    """Lists or packages could not be downloaded completely."""
 
 
 class PackageDiskError(PackagesError):
-    """There is no room for the packages."""
+    """There is not enough disk space for the packages."""
 
 
 class ToolchainError(ToolError):
-    """The compiler for Adreno cannot be made on this machine, or does not start."""
+    """The compiler for Adreno cannot be built on this machine, or does not start."""
 
     exit_code: ClassVar[int] = ExitCode.MACHINE
 
@@ -110,17 +110,17 @@ class ToolchainMissingError(ToolchainError):
 
 
 class VideoError(ToolError):
-    """A video is missing, or nothing in it can be read."""
+    """A video is missing or cannot be read."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class PictureSizeError(VideoError):
-    """The pictures of a video change their size: what follows cannot be used."""
+    """The pictures of a video change their size, so the rest cannot be used."""
 
 
 class DriveError(ToolError):
-    """A recorded drive is missing, incomplete, damaged or of no known kind."""
+    """A recorded drive is missing, incomplete, damaged or of unknown kind."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
@@ -132,13 +132,13 @@ class TelemetryError(ToolError):
 
 
 class ArtifactMismatchError(ToolError):
-    """An artifact is sound but was compiled for something else."""
+    """An artifact is sound but was compiled for another purpose."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class FileKindError(ToolError):
-    """A file that was named is missing, is of another kind than expected, or cannot be read."""
+    """A named file is missing, is of an unexpected kind or cannot be read."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
@@ -150,13 +150,13 @@ class CompareError(ToolError):
 
 
 class LabelsError(ToolError):
-    """Labelled frames that cannot be read, or that are of another clip."""
+    """Labels of frames cannot be read or belong to another clip."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
 
 class RegressionReferenceError(ToolError):
-    """A reference is missing, or of another model, device class, interface or format."""
+    """A reference is missing or belongs to another model, device class, interface or format."""
 
     exit_code: ClassVar[int] = ExitCode.INPUT
 
@@ -166,4 +166,4 @@ class ReferenceFormatError(RegressionReferenceError):
 
 
 class WorkerError(ToolError):
-    """A process that ran a drive ended before it had a result."""
+    """A process that ran a drive ended before it returned a result."""

@@ -1,1 +1,1 @@
-"""Frames of the cameras: received, paired, judged and handed to the model."""
+"""Receives camera frames, pairs them, checks them and passes them to the model."""

@@ -1,7 +1,8 @@
-"""Judges the frames of one camera by earlier ones: ids, stamps, moving pictures, missing frames.
+"""Checks the frames of one camera against earlier ones.
 
-``modeld.frames.camera_input`` judges the content of a frame, and ``modeld.frames.frame_sync`` pairs
-two cameras. Reasons: ADR 0020.
+`FrameJudge` checks frame ids, time stamps and whether the picture still changes; `DropFilter`
+counts missing frames. ``modeld.frames.camera_input`` checks the content of a single frame, and
+``modeld.frames.frame_sync`` pairs the frames of two cameras. Rationale: ADR 0020.
 """
 
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from modeld.state.episodes import NS_PER_S, Episodes, Kind
 from modeld.state.loop_state import Fault
 from modeld.vehicle.validity import Reason
 
-# A picture of a moving car, or of a driver, is never the same for a second: sensors have noise.
+# The picture is frozen after this many identical frames, one second. Sensor noise changes every
+# real picture.
 FROZEN_FRAMES: Final = 20
-# Bytes of luma that are compared, spread evenly over the picture.
+# Number of luma bytes to compare, spread evenly over the picture.
 SAMPLES: Final = 256
-# Below this speed a rendered picture may stand still; a real camera's never does.
+# Below this speed a rendered picture can stand still, so it is not called frozen.
 MOVING_MPS: Final = 1.0
-# Stamps and clock may part by so much from one frame to the next; a hiccup is shorter.
+# Permitted difference between stamp and clock from one frame to the next; hiccups are shorter.
 JUMP_NS: Final = NS_PER_S
 
 _IDS: Final = Kind("frame ids", fault=Fault.FRAME_IDS_BACK, quiet_ns=2 * NS_PER_S)
@@ -31,20 +33,17 @@ _FROZEN: Final = Kind(
 
 @dataclass(slots=True)
 class FrameJudge:
-    """Judges each frame that is used, once and in order.
-
-    The model sees the image of a frame for `hold` frames, its own included; a frame of a wrong
-    moment makes messages invalid for so long. `is_timed` is False if time does not run evenly, so
-    that stamps do not follow the loop's clock. `restarted` means that the last frame is older than
-    the one before it: the model's histories are of another time.
-    """
+    """Checks the frames of one camera. Pass each used frame once, in order."""
 
     camera: str  # "road", "wide" or "driver", for messages
-    episodes: Episodes  # takes faults
+    episodes: Episodes  # receives faults
+    # Number of runs that see a frame's image, its own included. A frame with a wrong id or stamp
+    # makes messages invalid for this many frames.
     hold: int = 1
-    is_timed: bool = True
+    is_timed: bool = True  # stamps follow the loop's clock; False if simulated time is uneven
+    # The last frame is older than the one before it, so the model's histories must be reset.
     restarted: bool = False
-    reasons: tuple[Reason, ...] = ()  # why messages made with the last frame are not valid
+    reasons: tuple[Reason, ...] = ()  # why messages from the last frame are invalid
     _last: tuple[int, int, int] | None = None
     _held: Reason | None = None
     _left: int = 0
@@ -53,9 +52,9 @@ class FrameJudge:
     _same_since_ns: int = 0
 
     def look(self, frame: Frame, now_ns: int, *, moving: bool) -> None:
-        """Judge the next frame by a few of its bytes; set `restarted` and `reasons`.
+        """Check the next frame; set `restarted` and `reasons`.
 
-        Its picture must change if the car is `moving`. `now_ns` is the loop's time.
+        The picture must change if the car is `moving`. `now_ns` is the loop's time.
         """
         self.restarted = False
         if self._last is not None:
@@ -76,13 +75,13 @@ class FrameJudge:
     def _compare(
         self, frame: Frame, now_ns: int, last_id: int, last_sof: int, last_ns: int
     ) -> None:
-        """Compare id and stamp with those of the frame before."""
+        """Compare id and stamp with those of the previous frame."""
         frame_id, sof_ns = frame.frame_id, frame.timestamp_sof_ns
         if frame_id <= last_id:
             self.restarted = frame_id < last_id
             what = f"go back from {last_id} to" if self.restarted else "stand still at"
             self._wrong(_IDS, f"ids {what} {frame_id}")
-            # A camera that starts again has stamps of its own, too.
+            # Do not compare the stamps: a restarted camera also has new stamps.
             return
         step_ns, passed_ns = sof_ns - last_sof, now_ns - last_ns
         if step_ns < 0:
@@ -101,7 +100,7 @@ class FrameJudge:
         self._held, self._left = Reason(f"{self.camera} {kind.name}", text), self.hold
 
     def _sample(self, frame: Frame, now_ns: int) -> None:
-        """Count frames in a row with the same bytes where they are looked at."""
+        """Count consecutive frames whose sampled luma bytes are identical."""
         luma = frame.data[: frame.format.stride * frame.format.height]
         samples = luma[:: max(1, luma.size // SAMPLES) | 1].tobytes()
         if samples == self._samples:
@@ -110,13 +109,13 @@ class FrameJudge:
         self._samples, self._same, self._same_since_ns = samples, 0, now_ns
 
 
-# --- Missing frames, and their smoothed share. Constants: openpilot modeld, 2023-2025 ---------
+# --- Dropped frames and their smoothed share. Constants: openpilot modeld, 2023-2025 ----------
 
 FILTER_TIME_CONSTANT_S: Final = 10.0
 FILTER_ALPHA: Final = DT_MODEL_S / (FILTER_TIME_CONSTANT_S + DT_MODEL_S)
-# One long gap must not keep the filter high for minutes.
+# The most drops counted per iteration, so one long gap does not keep the filter high for minutes.
 MAX_COUNTED_DROPS: Final = 10
-# Start-up drops frames while buffers fill; they are not the lag that consumers look for.
+# At start-up, frames are dropped while buffers fill. They do not indicate a lagging model.
 WARM_UP_FRAMES: Final = 10
 
 
@@ -133,11 +132,11 @@ class DropFilter:
     """First-order filter over the number of dropped frames per iteration."""
 
     filtered: float = 0.0  # smoothed drops per iteration
-    last_frame_id: int | None = None  # of the main camera; None before the first (ADR 0020)
+    last_frame_id: int | None = None  # last main frame; None before the first (ADR 0020)
     iterations: int = 0  # frames seen so far
 
     def update(self, frame_id: int) -> DropStatus:
-        """Count a new main frame; a camera that restarts from zero has dropped nothing."""
+        """Count a new main frame; a camera that restarts at id 0 has dropped no frames."""
         last = frame_id - 1 if self.last_frame_id is None else self.last_frame_id
         dropped = max(0, frame_id - last - 1)
         self.last_frame_id = frame_id

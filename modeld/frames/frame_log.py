@@ -1,4 +1,9 @@
-"""The log of faults in frames: those of pairing two cameras, and those of using the frames."""
+"""Logs faults of camera frames.
+
+`SyncLog` logs faults in pairing two cameras; `LoopLog` logs faults in using the frames. Each
+constant of type `Kind` describes one kind of fault: its name, its counter and the line that ends
+it.
+"""
 
 import logging
 import time
@@ -12,15 +17,15 @@ from modeld.frames.frame_judge import DropStatus
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
 from modeld.state.loop_state import NS_PER_MS, REFUSED, Fault
 
-# 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
+# The most frames to read while pairing: 3 s at 20 Hz, far more than any frame ring holds.
 MAX_RECEIVES: Final = 60
-# No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
+# No camera exceeds 1000 frames/s, so stamps that advance less per frame are not nanoseconds.
 MIN_FRAME_PERIOD_NS: Final = 1_000_000
 
 
-# --- Pairing: which camera sends nothing, or frames without a partner -------------------------
+# --- Faults in pairing: a camera sends no frames, or frames without a partner -----------------
 
-# Over when the camera is lost, too, so its end is not said.
+# It also ends when the camera is declared lost, so there is no line for its end.
 NO_EXTRA_FRAME: Final = Kind(
     "no extra frame", unit="timeouts", fault=Fault.NO_FRAME, level=logging.WARNING
 )
@@ -28,19 +33,19 @@ EXTRA_LOST: Final = Kind("extra camera lost", over="extra camera resumed", unit=
 OUT_OF_SYNC: Final = Kind(
     "out of sync", over="frames of both cameras start together again", unit="pairs"
 )
-# One run of frames that pair with nothing takes three seconds.
+# One run of unpaired frames takes three seconds.
 UNPAIRED: Final = Kind("unpaired", unit="runs of frames", quiet_ns=10 * NS_PER_S)
 NO_NANOSECONDS: Final = Kind(
     "no nanoseconds", unit="runs of frames", fault=Fault.FRAME_STAMPS, quiet_ns=10 * NS_PER_S
 )
 SAME_START: Final = Kind(
-    "same start", over="starts of frames go on", unit="frames", fault=Fault.FRAME_STAMPS
+    "same start", over="frame starts advance again", unit="frames", fault=Fault.FRAME_STAMPS
 )
 TIME_BACK: Final = Kind("time back", level=logging.INFO, quiet_ns=10 * NS_PER_S)
 
 
 def no_frame(camera: str) -> Kind:
-    """Return the kind of outage for a camera that paces the loop and sends nothing."""
+    """Return the kind of fault for a silent camera that paces the loop."""
     return Kind(
         f"no {camera} frame",
         over=f"{camera} camera frames resumed",
@@ -52,47 +57,47 @@ def no_frame(camera: str) -> Kind:
 
 @dataclass(slots=True)
 class UnpairedRun:
-    """Consecutive frames of one camera that paired with nothing, over any number of calls."""
+    """Consecutive frames of one camera without a partner, over any number of calls."""
 
     first: Frame | None = None
     count: int = 0
 
     def add(self, frame: Frame) -> bool:
-        """Count a frame; return True when they are too many, and the next run begins."""
+        """Count a frame; return True when there are MAX_RECEIVES or more."""
         self.first = self.first or frame
         self.count += 1
         return self.count >= MAX_RECEIVES
 
     def clear(self) -> None:
-        """Start again."""
+        """Start a new run."""
         self.first, self.count = None, 0
 
 
 @dataclass(slots=True)
 class SyncLog:
-    """Logs the faults of pairing, each kind by itself."""
+    """Logs the faults in pairing, each kind separately."""
 
-    episodes: Episodes
-    main_name: str = "road"  # of the camera that paces the loop, "road" or "wide"
-    # The loop was asked to end: no frame is missed any more.
+    episodes: Episodes  # receives faults
+    main_name: str = "road"  # name of the camera that paces the loop, "road" or "wide"
+    # Returns whether the loop was asked to end; missing frames are then not logged.
     is_ending: Callable[[], bool] = lambda: False
     _lost_text: str = ""
     _no_main: Kind = field(init=False)
 
     def __post_init__(self) -> None:
-        """Name the outage once."""
+        """Create the kind of fault of the main camera."""
         self._no_main = no_frame(self.main_name)
 
     def no_main_frame(self, wait_ms: int) -> None:
-        """Report that a wait for the main camera was in vain."""
+        """Report that no main frame arrived within the wait."""
         self._no_frame(self._no_main, self.main_name, wait_ms)
 
     def main_frame(self) -> None:
-        """Report that one came."""
+        """Report that a main frame arrived."""
         self.episodes.end(self._no_main)
 
     def no_extra_frame(self, wait_ms: int) -> None:
-        """Report that a wait for the extra camera was in vain."""
+        """Report that no extra frame arrived within the wait."""
         self._no_frame(NO_EXTRA_FRAME, "wide", wait_ms)
 
     def out_of_sync(self, main: Frame, extra: Frame, gap_ns: int) -> None:
@@ -104,11 +109,11 @@ class SyncLog:
         )
 
     def same_start(self, frame: Frame) -> None:
-        """Report that a main frame has the stamp of the one before: it is not used."""
+        """Report that a main frame has its predecessor's stamp and is not used."""
         self.episodes.happen(
             SAME_START,
             f"{self.main_name} camera: frame {frame.frame_id} has the start of the one before, "
-            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; mend the camera process",
+            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; fix the camera process",
         )
 
     def time_back(self, before: Frame, frame: Frame) -> None:
@@ -120,7 +125,7 @@ class SyncLog:
         )
 
     def lost(self, main: Frame, missed_ns: int, extra_sof_ns: int | None) -> None:
-        """Note that the extra camera is lost from this frame on."""
+        """Record that the extra camera is lost from this frame on."""
         self.episodes.state.count(Fault.CAMERA_LOST)
         self._lost_text = (
             f"extra camera lost: none of its frames belongs to main frame {main.frame_id} within "
@@ -130,17 +135,17 @@ class SyncLog:
         )
 
     def missing(self) -> None:
-        """Note that the extra camera has been missing since the start."""
+        """Record that the extra camera has been missing since the start."""
         self.episodes.state.count(Fault.CAMERA_LOST)
         self._lost_text = (
-            "extra camera lost: it was not there at the start, and this device has one; going on "
+            "extra camera lost: it was missing at the start, and this device has one; going on "
             "with the main camera alone, messages marked invalid, and looking for it once a "
             "second; start its camera process, or configure [camera.road] alone for a device "
             "without one"
         )
 
     def without_extra(self) -> None:
-        """Report that a frame is used without the extra camera's."""
+        """Report that a main frame is used without an extra frame."""
         self.episodes.happen(EXTRA_LOST, self._lost_text)
 
     def extra_back(self) -> None:
@@ -150,9 +155,9 @@ class SyncLog:
     def unpaired(
         self, run: UnpairedRun, last: Frame, other_sof_ns: int | None, *, of_main: bool
     ) -> bool:
-        """Log why a run of frames paired with nothing, and end it; see ADR 0020.
+        """Log why a run of frames has no partners, and end the run; see ADR 0020.
 
-        Returns False if the stamps of the run are not nanoseconds, or stand still.
+        Returns False if the stamps of the run are not nanoseconds or do not advance.
         """
         camera = self.main_name if of_main else "wide"
         first = run.first or last
@@ -187,12 +192,12 @@ class SyncLog:
         self.episodes.happen(kind, text, waited_ns=wait_ms * NS_PER_MS)
 
 
-# --- Use: frames that are refused, missing, overwritten or give nothing finite ----------------
+# --- Faults in use: refused, dropped or overwritten frames, and non-finite outputs ------------
 
 REFUSED_FRAMES: Final = Kind(
     "frames refused", over="frames can be used again", unit="frames", fault=Fault.FRAME_REFUSED
 )
-# Counted by the loop: several may be missing at once.
+# It has no fault of its own: `LoopLog.dropped` counts, as several frames can be missing together.
 DROPPED: Final = Kind("frames dropped", quiet_ns=2 * NS_PER_S)
 NOT_FINITE: Final = Kind("not finite", unit="runs", fault=Fault.NOT_FINITE, quiet_ns=2 * NS_PER_S)
 OVERWRITTEN: Final = Kind(
@@ -202,23 +207,23 @@ OVERWRITTEN: Final = Kind(
 
 @dataclass(slots=True)
 class LoopLog:
-    """Logs the faults of a loop's frames and runs, each kind by itself."""
+    """Logs the faults of a loop's frames and model runs, each kind separately."""
 
-    episodes: Episodes
+    episodes: Episodes  # receives faults
 
     def refused(self, error: ModeldError) -> None:
-        """Log frames that the model, or the configuration, cannot take."""
+        """Log frames that the model or the configuration cannot use."""
         self.episodes.state.refused = (time.monotonic_ns(), str(error))
         self.episodes.happen(REFUSED_FRAMES, f"{REFUSED}, waiting for others: {error}")
 
     def no_fallback(self, problem: str) -> None:
-        """Log why there is no fallback model any more, and note it for the health message."""
-        text = f"fallback model not usable, going on without one: {problem}"
+        """Log why the fallback model was discarded; add it to the health message's problems."""
+        text = f"fallback model not usable, continuing without one: {problem}"
         self.episodes.logger.error("%s", text)
         self.episodes.state.problems += (text,)
 
     def dropped(self, drop: DropStatus, frame_id: int, *, skipped: bool) -> None:
-        """Count and log missing frames before one, and whether the model is not run with it."""
+        """Count and log frames dropped before `frame_id`; `skipped` if the model is not run."""
         self.episodes.state.dropped += drop.dropped
         self.episodes.state.count(Fault.FRAMES_DROPPED, drop.dropped)
         self.episodes.happen(
@@ -234,7 +239,7 @@ class LoopLog:
         )
 
     def overwritten(self, main: Frame, extra: Frame | None = None) -> None:
-        """Log a run that the camera process overtook."""
+        """Log a run during which the camera process overwrote a frame."""
         which = f"{main.frame_id}" if extra is None else f"{main.frame_id} or {extra.frame_id}"
         self.episodes.happen(
             OVERWRITTEN,

@@ -1,1 +1,1 @@
-"""Health of the daemon: a message on the bus and a file of metrics."""
+"""Reports the daemon's health as a message on the bus and as a metrics file."""

@@ -1,8 +1,8 @@
-"""The health of the daemon in Prometheus' text format, and the file that holds it.
+"""Writes the daemon's health to a metrics file in Prometheus' text format.
 
 Source of the format: Prometheus, "Exposition formats", text format 0.0.4. Names follow its "Metric
-and label naming": base units, `_total` for what only grows. Each sample has the label `daemon`, so
-that the files of driving and of driver monitoring can lie in one directory.
+and label naming": base units, and the suffix `_total` for counters. Each sample has the label
+`daemon`, so the files of driving and driver monitoring can be in one directory.
 """
 
 import logging
@@ -28,7 +28,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsFile:
-    """A file that is replaced as a whole, so that a reader never sees half of one.
+    """A metrics file that is replaced atomically, so a reader never sees a partial file.
 
     `failures` counts failed writes.
     """
@@ -36,54 +36,54 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.failures = 0
-        # In the same directory, or it could not be renamed; hidden, so that no collector takes it;
-        # of one name, so that what a killed process leaves is written over by the next.
-        self._beside = path.with_name(f".{path.name}.part")
+        # The temporary file is in the same directory, so it can be renamed. It is hidden, so no
+        # collector reads it. Its name is fixed, so the next process overwrites a leftover.
+        self._temporary = path.with_name(f".{path.name}.part")
         self._is_failing = False
 
     def write(self, snapshot: HealthSnapshot) -> None:
-        """Write the file; that it cannot be written is counted, and said when it begins."""
+        """Write the file. Failed writes are counted; only the first in a row is logged."""
         try:
-            # By the wall clock, which a collector compares with its own.
+            # Use the wall clock, because a collector compares the time with its own clock.
             text = metrics_text(snapshot, time.time_ns() * 1e-9)
             self._replace(text.encode("utf-8", "replace"))
         except OSError as error:
             self.failures += 1
             if not self._is_failing:
                 logger.warning(
-                    "%s: metrics cannot be written: %s; trying again every second",
+                    "%s: metrics cannot be written: %s; retrying every second",
                     self.path,
                     error.strerror,
                 )
             self._is_failing = True
-            self._beside_is_gone()
+            self._remove_temporary()
             return
         if self._is_failing:
             logger.warning("%s: metrics are written again (%d lost)", self.path, self.failures)
         self._is_failing = False
 
     def _replace(self, data: bytes) -> None:
-        # Not synchronised to the disk: old values are useless after a crash of the machine.
-        with self._beside.open("wb") as file:
-            # Readable for a collector of another user, whatever the umask.
+        # No fsync: after a machine crash the old values are useless.
+        with self._temporary.open("wb") as file:
+            # A collector that runs as another user must be able to read it, whatever the umask.
             os.fchmod(file.fileno(), _MODE)
             file.write(data)
-        self._beside.replace(self.path)
+        self._temporary.replace(self.path)
 
-    def _beside_is_gone(self) -> None:
-        """Remove what is left of a file that could not be written: it may hold the last bytes."""
+    def _remove_temporary(self) -> None:
+        """Remove the temporary file after a failed write; it can occupy the disk's last bytes."""
         try:
-            self._beside.unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)
         except OSError:
             return
 
 
 def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
-    """Return the metrics of a snapshot, a line for each sample; `written_s` is UTC since 1970."""
+    """Return the metrics of a snapshot, one line per sample; `written_s` is Unix time."""
     daemon = (("daemon", snapshot.facts.kind),)
     name = "modeld_written_timestamp_seconds"
     lines = [
-        f"# HELP {name} When this was written; the file of a daemon that stopped stays.",
+        f"# HELP {name} Time of writing; the file of a stopped daemon remains.",
         f"# TYPE {name} gauge",
         f"{name}{_labels(daemon)} {_number(written_s)}",
     ]
@@ -95,7 +95,7 @@ def metrics_text(snapshot: HealthSnapshot, written_s: float) -> str:
 
 
 def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples]]:
-    """Yield name, type, meaning and samples of each metric but the histogram."""
+    """Yield name, type, help text and samples of each metric except the histogram."""
     facts = snapshot.facts
     info = (
         ("version", next(iter(facts.versions.values()), "")),
@@ -105,23 +105,28 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
         ("device", facts.device),
         ("driver", facts.driver),
     )
-    yield "modeld_info", "gauge", "Always 1: what is in use.", [(info, 1)]
+    yield (
+        "modeld_info",
+        "gauge",
+        "Always 1; labels name the software and model in use.",
+        [(info, 1)],
+    )
     phases = [((("phase", phase),), float(snapshot.phase == phase)) for phase in Phase]
-    yield "modeld_phase", "gauge", "1 for what the loop is doing.", phases
+    yield "modeld_phase", "gauge", "1 for the current phase of the loop.", phases
     faults = [((("kind", fault.name),), fault.count) for fault in snapshot.faults]
     yield "modeld_faults_total", "counter", "Faults by kind.", faults
     settings = [((("setting", one.name),), float(one.effective)) for one in facts.realtime]
     yield (
         "modeld_realtime_effective",
         "gauge",
-        "1 if what was asked of the system is in force.",
+        "1 if the system applied the setting.",
         settings,
     )
     warmth = [((("sensor", one.name),), one.degrees_c) for one in snapshot.temperatures]
     yield (
         "modeld_temperature_celsius",
         "gauge",
-        "What a sensor of the machine says.",
+        "Reading of a temperature sensor.",
         _unique(warmth),
     )
     for name, kind, meaning, value in _single(snapshot):
@@ -129,10 +134,13 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
 
 
 def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | None]]:
-    """Yield name, type, meaning and value of the metrics that have one; None is left out."""
+    """Yield name, type, help text and value of each metric with a single sample.
+
+    A metric without a value, None, has no sample.
+    """
     figures, facts = snapshot.figures, snapshot.facts
     gauge, counter = "gauge", "counter"
-    yield "modeld_uptime_seconds", gauge, "Since the process was started.", snapshot.uptime_s
+    yield "modeld_uptime_seconds", gauge, "Time since the start of the process.", snapshot.uptime_s
     yield (
         "modeld_fallback",
         gauge,
@@ -142,7 +150,7 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     yield (
         "modeld_start_problems",
         gauge,
-        "Models that were to be used and cannot be.",
+        "Models that could not be loaded.",
         len(facts.start_problems),
     )
     passed = {"passed": 1.0, "failed": 0.0}.get(facts.self_test.result)
@@ -158,16 +166,16 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
         "Frames missing between those used.",
         snapshot.dropped,
     )
-    yield "modeld_frame_id", gauge, "Of the last frame used.", snapshot.frame_id
+    yield "modeld_frame_id", gauge, "Id of the last used frame.", snapshot.frame_id
     yield (
         "modeld_publication_age_seconds",
         gauge,
-        "Since the last messages went out.",
+        "Time since the last messages were sent.",
         snapshot.publication_age_s,
     )
-    wait = "For which a frame has waited for its messages."
+    wait = "Time for which a frame has waited for its messages."
     yield "modeld_frame_wait_seconds", gauge, wait, snapshot.frame_wait_s
-    yield "modeld_run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
+    yield "modeld_run_seconds", gauge, "Duration of the current model run.", snapshot.run_time_s
     reasons = "Reasons why frames are not used, or the last messages not valid."
     yield "modeld_invalid_reasons", gauge, reasons, len(snapshot.reasons)
     yield "modeld_warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left
@@ -190,7 +198,7 @@ def _histogram(daemon: Labels, snapshot: HealthSnapshot) -> Iterator[str]:
 
 def _stage(name: str, labels: Labels, bounds: list[str], stage: StageCounts) -> Iterator[str]:
     own = _labels(labels)
-    # Buckets of this format count all values up to their bound.
+    # Buckets are cumulative in this format.
     below = list(accumulate(stage.counts))
     for bound, count in zip(bounds, below, strict=True):
         yield f'{name}_bucket{own[:-1]},le="{bound}"}} {count}'
@@ -199,7 +207,7 @@ def _stage(name: str, labels: Labels, bounds: list[str], stage: StageCounts) -> 
 
 
 def _unique(samples: Samples) -> Samples:
-    """Return the samples; of several with equal labels the largest, as a collector takes one."""
+    """Return one sample per set of labels, the largest, because a collector keeps only one."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = max(value, found.get(labels, -math.inf))
@@ -211,7 +219,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number as the format has it; whole ones without a point."""
+    """Return a number in the format's notation; integers have no decimal point."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(float(value))

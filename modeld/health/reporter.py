@@ -1,7 +1,8 @@
-"""Reports the daemon's health once a second: a message on the bus, and a file of metrics.
+"""Reports the daemon's health once a second, as a message on the bus and a metrics file.
 
-Called by the thread that watches the loop, never by the loop. Slow work (the file of metrics,
-sensors) has a thread of its own, so that a disk that hangs does not stop the watching.
+The thread that supervises the loop calls the reporter; the loop itself never does. Slow work
+(writing the metrics file, reading sensors) is done in a separate thread, so a disk that hangs does
+not stop the supervision.
 """
 
 import logging
@@ -29,18 +30,18 @@ from modeld.state.loop_state import Fault, LoopState
 logger = logging.getLogger(__name__)
 
 HEALTH_SERVICES: Final = {"driving": "modeldHealth", "monitoring": "dmonitoringmodeldHealth"}
-"""Kind of the artifact -> the service on which its daemon says how it is."""
+"""Kind of the artifact -> the service on which its daemon publishes its health."""
 
-# Reports that "recent" covers: ten seconds.
+# Number of reports that count as "recent", and their duration: ten seconds.
 _RECENT_REPORTS: Final = 10
 _RECENT_NS: Final = 10_000_000_000
-# Reports from one reading of the sensors to the next: temperatures change in tens of seconds.
+# Sensors are read once per this many reports: temperatures change in tens of seconds.
 _SENSOR_REPORTS: Final = 10
 _JOIN_S: Final = 1.0
 
 
 class HealthReporter:
-    """Publishes the health of a daemon. A new model needs new `facts`, a new loop its `state`."""
+    """Publishes a daemon's health. Set `facts` after a model change, `state` for a new loop."""
 
     def __init__(
         self,
@@ -51,10 +52,10 @@ class HealthReporter:
         service: str,
         metrics: MetricsFile | None = None,
     ) -> None:
-        """Open a service of `HEALTH_SERVICES`; the reporter belongs to the calling thread.
+        """Open `service`, one of `HEALTH_SERVICES`. Use the reporter in the calling thread only.
 
-        Also writes the file `metrics`, if any. Raises TransportError if the service has another
-        publisher.
+        Reports are also written to the file `metrics`, if any. Raises TransportError if the service
+        has another publisher.
         """
         self.facts = facts
         self.state = state
@@ -66,10 +67,10 @@ class HealthReporter:
         self._earlier: deque[Earlier] = deque(maxlen=_RECENT_REPORTS)
 
     def report(self, now_ns: int, log_lost: int = 0) -> HealthSnapshot:
-        """Publish the daemon's health. Never blocks, and does not raise for what it looks at.
+        """Publish the daemon's health and return it. Never blocks; failed readings do not raise.
 
-        `now_ns` is of `time.monotonic_ns`, like the stamps of the state. `log_lost` counts lost
-        records besides those that the loop counted.
+        `now_ns` is from `time.monotonic_ns`, like the stamps of the state. `log_lost` is the number
+        of lost log records that the loop did not count.
         """
         snapshot = self._snapshot(now_ns, log_lost)
         event = self._publications.new(self._service)
@@ -80,14 +81,14 @@ class HealthReporter:
         return snapshot
 
     def close(self) -> None:
-        """Give up the place on the bus, after the last metrics have been written."""
+        """Wait until the last metrics are written, then close the publisher."""
         self._aside.close()
         self._figures.close()
         self._publications.close()
 
     def _snapshot(self, now_ns: int, log_lost: int) -> HealthSnapshot:
         if not self._earlier:
-            # What happened while starting is recent, as far as it can be.
+            # In the first report, "recent" includes start-up, up to ten seconds.
             self._earlier.append(Earlier(max(self.facts.started_ns, now_ns - _RECENT_NS)))
         snapshot = take_snapshot(
             self.facts,
@@ -103,7 +104,7 @@ class HealthReporter:
 
 
 class _Aside:
-    """A thread for slow work, given the newest snapshot; it may miss some.
+    """A thread for slow work on the newest snapshot; it skips snapshots if it is late.
 
     `temperatures` are the last readings of the sensors.
     """
@@ -112,7 +113,7 @@ class _Aside:
         self.temperatures: tuple[Temperature, ...] = ()
         self._metrics = metrics
         self._late = 0
-        # Of one place, since its operations need no lock.
+        # Holds the newest snapshot only. A deque, because its operations need no lock.
         self._offered: deque[HealthSnapshot] = deque(maxlen=1)
         self._wake = threading.Event()
         self._stopping = False
@@ -127,11 +128,11 @@ class _Aside:
 
     @property
     def lost(self) -> int:
-        """Snapshots that did not get into the file of metrics."""
+        """The number of snapshots that were not written to the metrics file."""
         return self._late + (self._metrics.failures if self._metrics is not None else 0)
 
     def offer(self, snapshot: HealthSnapshot) -> None:
-        """Hand over a snapshot; one that the thread has not come to is replaced."""
+        """Pass a snapshot to the thread; it replaces one that the thread has not yet taken."""
         if self._offered and self._metrics is not None:
             if self._late == 0:
                 logger.warning("%s: the file before is still being written", self._metrics.path)
@@ -140,7 +141,7 @@ class _Aside:
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread after its last snapshot; one that hangs is left behind."""
+        """End the thread after its last snapshot; do not wait long for a thread that hangs."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -158,7 +159,7 @@ class _Aside:
         while not stopping:
             self._wake.wait()
             self._wake.clear()
-            # Looked at before the snapshot: none is offered after it has been set.
+            # Read the flag before the snapshot: no snapshot is offered after it is set.
             stopping = self._stopping
             if not self._offered:
                 continue
@@ -170,9 +171,9 @@ class _Aside:
             reports += 1
 
 
-# --- The message: modeldHealth or dmonitoringmodeldHealth -------------------------------------
+# --- The health message: modeldHealth or dmonitoringmodeldHealth ------------------------------
 
-# A reason or a path of any length must not make the message large.
+# Longer texts are truncated, so a reason or a path cannot make the message large.
 _MOST_CHARACTERS: Final = 500
 _UINT32: Final = (1 << 32) - 1
 
@@ -253,10 +254,10 @@ def _fill_process(health: Any, snapshot: HealthSnapshot) -> None:
 
 
 def _pairs(health: Any, name: str, values: Any) -> Any:
-    """Return the elements of a new list of structures, each with its value."""
+    """Create the list `name` in the message; return its elements paired with the values."""
     return zip(health.init(name, len(values)), values, strict=True)
 
 
 def _short(text: str) -> str:
-    """Return a text that a message can hold; a path may hold half of a surrogate pair."""
+    """Return a text truncated and valid in UTF-8; a path can contain lone surrogates."""
     return text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode()

@@ -1,4 +1,9 @@
-"""Smaller reports of the supervisor besides the health message."""
+"""Smaller tasks of the supervisor in addition to the health message.
+
+Each class is called about once a second. `DriveKeeper` saves the state of a drive for the next
+process, `CameraReport` logs why cameras cannot be read, and `RoadState` reads whether the car is on
+the road.
+"""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -14,12 +19,15 @@ from modeld.state.loop_state import LoopState, Phase
 
 logger: Final = logging.getLogger(__name__)
 
-# Without a message for this time, 20 periods, the car is not known to be on the road.
+# After 20 periods without a message, the car no longer counts as on the road.
 _STALE_NS: Final = 10_000_000_000
 
 
 class DriveKeeper:
-    """Remembers how the drive goes as soon as that changes: the next fault may end the process."""
+    """Saves, on each change, the drive's model and any fallback for the next process.
+
+    It saves immediately because the next fault can end this process.
+    """
 
     def __init__(self, memory: DriveMemory, state: LoopState, model: Path) -> None:
         self._memory = memory
@@ -30,7 +38,7 @@ class DriveKeeper:
         self._is_driving = False
 
     def __call__(self, is_parked: bool) -> None:
-        """Write what is new; forget the drive's model once the car is parked."""
+        """Save changes; clear the saved model once the car is parked."""
         reason, published = self._state.fallback, self._state.published
         if reason and reason != self._written:
             self._written = reason
@@ -47,17 +55,18 @@ class DriveKeeper:
 
 
 def why_unusable(cameras: CameraServer, streams: Collection[str]) -> str:
-    """Return why streams that are there cannot be read, each reason once; "" if there is none."""
+    """Return why existing `streams` cannot be read, each reason once; "" if all can be."""
     reasons = cameras.unusable_streams()
     return "; ".join(dict.fromkeys(reasons[one] for one in reasons if one in streams))
 
 
 class CameraReport:
-    """Logs why existing cameras cannot be read, while no valid message goes out.
+    """Logs why existing cameras cannot be read, while no valid message is published.
 
-    A reader silently looks for its camera's next process: one of another user or version, or no
-    descriptor left for it, shows as missing frames. Each change is logged. Before the loop runs,
-    the wait for cameras does this. `streams` are those that the loop reads.
+    A reader silently waits for its camera process to return. If the new process belongs to another
+    user or version, or no file descriptor is left, the only symptom is missing frames. Each change
+    of the reasons is logged. Before the loop runs, the wait for cameras logs them instead.
+    `streams` are the streams that the loop reads.
     """
 
     def __init__(self, cameras: CameraServer, streams: Iterable[str], state: LoopState) -> None:
@@ -65,19 +74,19 @@ class CameraReport:
         self._streams = frozenset(streams)
         self._state = state
         self._valid = 0
-        self._said = ""
+        self._logged = ""
 
     def __call__(self, _now_ns: int) -> None:
-        """Look, if nothing valid was published since the last call, or some were refused then."""
+        """Check if no valid message was published since the last call, or a reason was logged."""
         state = self._state
         before, self._valid = self._valid, state.valid
-        goes_on = state.valid != before and not self._said
+        goes_on = state.valid != before and not self._logged
         if goes_on or state.phase is not Phase.RUNNING:
             return
         reasons = why_unusable(self._cameras, self._streams)
-        if reasons == self._said:
+        if reasons == self._logged:
             return
-        self._said = reasons
+        self._logged = reasons
         if reasons:
             logger.warning("cameras cannot be read: %s", reasons)
         else:
@@ -85,24 +94,27 @@ class CameraReport:
 
 
 class RoadState:
-    """Whether the car is on the road by `deviceState`; `started` is False without a message."""
+    """Reads from `deviceState` whether the car is on the road.
+
+    `started` is the result; False without a recent message.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self.started = False
         self._subscriber = transport.subscriber("deviceState", conflate=True)
-        self._heard_ns = 0
+        self._received_ns = 0
 
     def __call__(self, now_ns: int) -> None:
-        """Read the new messages."""
+        """Update `started` from the newest message; `now_ns` is on the monotonic clock."""
         data = self._subscriber.receive(0)
         if data is None:
-            if now_ns - self._heard_ns > _STALE_NS:
+            if now_ns - self._received_ns > _STALE_NS:
                 self.started = False
             return
         try:
             with reading("deviceState"):
                 self.started = bool(content(read_event(data)).started)
         except (MessageError, AttributeError):
-            # Damaged, or another message: the loop counts and tells these.
+            # The message is damaged or of another type; the loop counts and logs those.
             return
-        self._heard_ns = now_ns
+        self._received_ns = now_ns

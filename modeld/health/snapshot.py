@@ -1,7 +1,7 @@
-"""The daemon's health at one moment, the source of its health message and its metrics.
+"""The daemon's health at one moment, from which its health message and metrics are made.
 
-It is made of the state of the loop, the facts of its model, the resource usage of the process from
-/proc, and the temperatures of the machine from /sys.
+A snapshot combines the loop's state, the facts of its model, the process's resource usage from
+/proc, and the machine's temperatures from /sys.
 """
 
 import os
@@ -20,32 +20,32 @@ from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState
 
 _STATUS: Final = "/proc/self/status"
 _DESCRIPTORS: Final = "/proc/self/fd"
-# The file is 1.5 KB; longer lists of CPUs and groups make it grow.
+# The most bytes read of the status file. It has about 1.5 KB, more with many CPUs or groups.
 _STATUS_BYTES: Final = 16 << 10
 _KIB: Final = 1024
-# Other values are no temperatures: sensors that are off report 0 K or their largest number.
+# Values outside this range are not temperatures: a sensor that is off reports 0 K or its maximum.
 _COLDEST_C: Final = -100.0
 _HOTTEST_C: Final = 250.0
-# Telephones have ninety sensors, and all of them would be logged.
+# The most temperatures to report. Phones have ninety sensors, and every reported one is logged.
 MOST_TEMPERATURES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The resource usage of a process; 0 is not known."""
+    """The resource usage of a process; 0 means unknown."""
 
-    memory_bytes: int = 0  # resident
-    memory_peak_bytes: int = 0  # the most that was resident
+    memory_bytes: int = 0  # resident memory
+    memory_peak_bytes: int = 0  # peak of the resident memory
     threads: int = 0
-    open_files: int = 0  # descriptors
-    cpu_s: float = 0.0  # of all threads, in user and system mode
+    open_files: int = 0  # open file descriptors
+    cpu_s: float = 0.0  # processor time of all threads, user and system
     major_faults: int = 0  # pages that had to be read from disk
 
 
 class FigureReader:
-    """Reads the figures of this process repeatedly.
+    """Reads the resource usage of this process repeatedly.
 
-    The file stays open, to report also when the process has run out of descriptors.
+    The status file stays open, so reading works even if the process runs out of descriptors.
     """
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class FigureReader:
             self._status = -1
 
     def read(self) -> Figures:
-        """Return the figures; of what cannot be read those of before."""
+        """Return the resource usage; values that cannot be read stay as in the last call."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         self._last = replace(
             self._last, cpu_s=usage.ru_utime + usage.ru_stime, major_faults=usage.ru_majflt
         )
         try:
             self._last = replace(self._last, open_files=_count_descriptors())
-            # Not ru_maxrss: that is inherited from what ran in this process before.
+            # Not ru_maxrss: it includes the program that this process ran before exec.
             status = os.pread(self._status, _STATUS_BYTES, 0)
             self._last = replace(
                 self._last,
@@ -83,7 +83,8 @@ class FigureReader:
 
 
 def _count_descriptors() -> int:
-    # Linux 6.2 and later say it without a descriptor of its own, which may be the one too many.
+    # Linux 6.2 and later give the number as the folder's size. Listing the folder needs a
+    # descriptor, which may not be available.
     counted = os.stat(_DESCRIPTORS).st_size  # noqa: PTH116 -- a third of the time of Path.stat
     return counted or len(os.listdir(_DESCRIPTORS)) - 1  # noqa: PTH208 -- likewise
 
@@ -94,7 +95,7 @@ def _number(status: bytes, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """The reading of a sensor, in degrees Celsius."""
+    """One reading of a temperature sensor."""
 
     name: str
     degrees_c: float
@@ -102,21 +103,21 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """A file that holds thousandths of a degree Celsius."""
+    """A temperature sensor: a file with a number in thousandths of a degree Celsius."""
 
     name: str
     path: Path
 
 
 def find_sensors(root: Path = Path("/sys/class")) -> tuple[Sensor, ...]:
-    """Return the sensors of thermal zones and of hardware monitors; looks at a few files each."""
+    """Return the sensors of thermal zones and of hardware monitors below `root`."""
     found = [
         Sensor(_text(zone / "type") or zone.name, zone / "temp")
         for zone in _numbered(root / "thermal", "thermal_zone*")
         if (zone / "temp").exists()
     ]
     for monitor in _numbered(root / "hwmon", "hwmon*"):
-        # The kernel shows each thermal zone once more as a monitor.
+        # The kernel also lists each thermal zone as a monitor.
         if "thermal_zone" in str((monitor / "device").resolve()):
             continue
         name = _text(monitor / "name") or monitor.name
@@ -127,9 +128,9 @@ def find_sensors(root: Path = Path("/sys/class")) -> tuple[Sensor, ...]:
 
 
 def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
-    """Return the readings of the sensors, at most `MOST_TEMPERATURES`: the hottest.
+    """Return the readings of the sensors; if there are too many, the hottest `MOST_TEMPERATURES`.
 
-    A sensor on a slow bus takes its time, so call it in a thread that nobody waits for.
+    Reading a sensor on a slow bus takes time, so call this in a thread that may be late.
     """
     found = []
     for sensor in sensors:
@@ -144,7 +145,7 @@ def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
 
 
 def _numbered(folder: Path, pattern: str) -> list[Path]:
-    """Return what matches, hwmon2 before hwmon10."""
+    """Return the matching paths in numeric order, hwmon2 before hwmon10."""
     return sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
 
 
@@ -161,7 +162,7 @@ def _text(path: Path) -> str:
 class TestResult(StrEnum):
     """The result of the artifact's self-test; names as in health.capnp."""
 
-    __test__ = False  # no test of pytest's
+    __test__ = False  # tells pytest that this is not a test class
 
     NOT_DONE = "notDone"
     PASSED = "passed"
@@ -181,44 +182,44 @@ class SelfTestFacts:
 class ServiceFacts:
     """Facts that do not change while a model is in use. Digests are hexadecimal."""
 
-    kind: str  # of the artifact, "driving" or "monitoring"
-    model: str = ""  # path of the model in use; "": the health message has the loop's name
+    kind: str  # kind of artifact, "driving" or "monitoring"
+    model: str = ""  # path of the model in use; "": use the loop's name for it
     sha256: str = ""  # digest of the artifact
-    program_sha256: str = ""  # of its program
-    # Where the model came from, by its artifact.
+    program_sha256: str = ""  # digest of its program
+    # Lineage (origin of the model) as stored in the artifact.
     lineage: Mapping[str, str] = field(default_factory=dict)
     # Name of each model's checkpoint, by role.
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""  # the OpenCL device
-    driver: str = ""  # of the device, with version
+    device: str = ""  # name of the OpenCL device
+    driver: str = ""  # name and version of its driver
     self_test: SelfTestFacts = SelfTestFacts()
-    realtime: tuple[Effect, ...] = ()  # requests to the system
-    start_problems: tuple[str, ...] = ()  # unusable models
+    realtime: tuple[Effect, ...] = ()  # requested real-time settings and their effect
+    start_problems: tuple[str, ...] = ()  # reasons why models could not be loaded
     versions: Mapping[str, str] = field(default_factory=dict)  # by name; that of modeld first
-    started_ns: int = 0  # start of the process, as `LoopState`'s stamps; 0: of its reporter
+    started_ns: int = 0  # start of the process, on the clock of `LoopState`; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCount:
-    """How often a kind of fault has been seen, since the start and lately."""
+    """The number of faults of one kind."""
 
     name: str
-    count: int
-    recent: int
+    count: int  # since the start
+    recent: int  # in the recent period
 
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Durations of one stage since the start."""
+    """Histogram of the durations of one stage of the loop since the start."""
 
     name: str
-    counts: tuple[int, ...]  # one for each bound of `loop_state.BOUNDS_MS`, and one beyond
-    sum_ms: float
+    counts: tuple[int, ...]  # one per bound of `loop_state.BOUNDS_MS`, and one beyond the last
+    sum_ms: float  # total duration
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """The daemon's health; fields as in health.capnp, times in seconds."""
+    """The daemon's health. Fields are as in health.capnp; times are in seconds."""
 
     facts: ServiceFacts
     uptime_s: float
@@ -231,10 +232,10 @@ class HealthSnapshot:
     valid: int
     dropped: int
     frame_id: int
-    publication_age_s: float | None  # since the last messages; None: none has gone out yet
-    frame_wait_s: float  # how long a frame has waited for its messages; 0 if none has
-    run_time_s: float  # of the model's present run so far; 0 if it is not running
-    reasons: tuple[str, ...]  # for unused frames, and for invalid messages
+    publication_age_s: float | None  # time since the last messages; None if none was sent yet
+    frame_wait_s: float  # time for which a frame has waited for its messages; 0 if none waits
+    run_time_s: float  # duration of the current model run so far; 0 if the model is not running
+    reasons: tuple[str, ...]  # why frames are refused, and why messages are invalid
     faults: tuple[FaultCount, ...]
     recent_s: float
     recent_published: int
@@ -246,7 +247,7 @@ class HealthSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Counts at an earlier moment, to find recent changes."""
+    """Counts at an earlier moment, to compute recent changes."""
 
     now_ns: int
     published: int = 0
@@ -261,11 +262,11 @@ def take_snapshot(
     others: Mapping[Fault, int],
     measured: tuple[Figures, tuple[Temperature, ...]],
 ) -> HealthSnapshot:
-    """Return the daemon's health at `now_ns`, by the clock of the stamps of `state`.
+    """Return the daemon's health at `now_ns`, on the clock of the stamps in `state`.
 
-    Each field of `state` is read once: its loop goes on writing. Recent values count from
-    `earlier`. `others` has faults that the loop does not count; they are added. `measured` has the
-    figures of the process and the temperatures.
+    Each field of `state` is read only once, because the loop keeps writing. Recent values are
+    counted from `earlier`. The faults in `others`, which the loop does not count, are added.
+    `measured` is the resource usage of the process and the temperatures.
     """
     published_ns, awaiting_ns, running_ns = state.published_ns, state.awaiting_ns, state.running_ns
     published = state.published
@@ -303,5 +304,5 @@ def take_snapshot(
 
 
 def _since_s(stamp_ns: int, now_ns: int) -> float:
-    """Return the seconds since a stamp, 0 if there is none; never negative: stamps go on."""
+    """Return the seconds since a stamp; 0 if it is 0 (none) or newer than `now_ns`."""
     return max(0, now_ns - stamp_ns) / NS_PER_S if stamp_ns else 0.0

@@ -1,1 +1,1 @@
-"""Models as the loop uses them: loaded from artifacts, run, and replaced."""
+"""Loads models from artifacts, runs them and replaces them, for the daemon's loop."""

@@ -1,7 +1,9 @@
-"""A driving artifact seen as a model: frames and vehicle state in, parsed outputs out.
+"""Runs a driving artifact as a model: frames and vehicle state in, parsed outputs out.
 
-Everything that depends on the model comes from the interface that the artifact describes. Wraps a
-``runtime`` Program; warps, histories and networks run inside it.
+An artifact is a file with a compiled model; loaded, it is a ``runtime`` Program. It runs the image
+warps, the networks and their histories, the queues of earlier inputs. `DrivingModel` wraps a
+program. All properties of the model are read from its interface, the description in the artifact's
+metadata. The entry point ``run`` does inference; ``prepare`` only advances the histories.
 """
 
 import time
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 RUN: Final = "run"
 PREPARE: Final = "prepare"
-# The warm-up's frame: of the size of one row of tiles, any size will do.
+# Format of the warm-up frame; any size would do.
 _WARM_UP_FORMAT: Final = nv12_format(64, 32)
 
 
@@ -42,12 +44,12 @@ class DrivingProgram(Protocol):
         """The artifact's metadata."""
 
     def entry_inputs(self, entry: str | None = None) -> "tuple[TensorSpec, ...]":
-        """Inputs of an entry."""
+        """Return the inputs of an entry."""
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Replay an entry; the outputs are reused by the next run."""
+        """Run an entry; the next run overwrites the returned arrays."""
 
     def reset(self) -> None:
         """Reset the state buffers."""
@@ -55,7 +57,7 @@ class DrivingProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """Inputs of one frame; a model takes those that its interface names."""
+    """Inputs of one frame. A model uses those that its interface names."""
 
     frames: FramePair
     main_transform: NDArray[np.float32]  # (3, 3) float32, model pixels to main camera pixels
@@ -64,38 +66,42 @@ class ModelInputs:
     traffic_convention: NDArray[np.float32]  # (1, 2) float32
     # (1, 2) float32, speed in m/s and lateral delay in s
     lateral_control_params: NDArray[np.float32]
-    action_t: NDArray[np.float32]  # (1, 2) float32, when curvature and acceleration take effect, s
+    # (1, 2) float32, delays in s until curvature and acceleration take effect
+    action_t: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """Outcome of one run."""
+    """The result of one run."""
 
-    outputs: DrivingOutputs  # those of the last finite run if this one was not finite
+    outputs: DrivingOutputs  # parsed outputs; those of the last finite run if this one is not
     message: ModelMessage  # fills the ``modelV2`` of these outputs
-    # Vectors by role in the order the models run, reused by the next run.
+    # Raw vectors by role, in the order in which the models run; overwritten by the next run.
     raw: Mapping[str, NDArray[np.float32]]
     finite: bool  # all raw values are finite
-    execution_time_s: float  # from inputs ready to outputs parsed
+    execution_time_s: float  # time from inputs ready to outputs parsed
     failed: bool = False  # the device did not finish the run
 
     def raw_bytes(self) -> bytes:
-        """Return all raw vectors in the order the models run, float32."""
+        """Return all raw vectors as float32 bytes, in the order in which the models run."""
         return b"".join(vector.tobytes() for vector in self.raw.values())
 
 
 class DrivingModel:
-    """One driving artifact; takes frames of any format that it has room for.
+    """The model of one driving artifact. It accepts frames of any format that fit its buffers.
 
-    If it skips on a drop (`skip_on_drop`), only the histories of images and desires advance after a
-    dropped frame. `checkpoints` names each model's checkpoint by role. After `history_runs` runs no
-    history holds zeros any more.
+    Attributes:
+        interface: The model's interface from the artifact's metadata.
+        skip_on_drop: After dropped frames, the model is not run; only its histories of images and
+            desires advance.
+        checkpoints: Name of each network's checkpoint, by role.
+        history_runs: Number of runs that fill all histories.
     """
 
     def __init__(self, program: DrivingProgram) -> None:
         """Check the artifact's interface and entry points.
 
-        Raises ModelInterfaceError if the artifact is not a driving model that fills the messages,
+        Raises ModelInterfaceError if the artifact is not a driving model, cannot fill the messages
         or lacks an entry.
         """
         self.interface = check_interface(program.metadata)
@@ -115,21 +121,21 @@ class DrivingModel:
     def check_frames(self, frames: FramePair) -> None:
         """Check that the program can use a pair of frames.
 
-        Raises CameraSizeError if a frame is shorter than its geometry, or larger than the program's
-        room.
+        Raises CameraSizeError if a frame is shorter than its geometry requires, or larger than the
+        program's buffer.
         """
         self._road.payload(frames.main)
         self._wide.payload(frames.extra)
 
     def prepare(self, inputs: ModelInputs) -> None:
-        """Advance the picture and desire queues without inference; raise as `check_frames`."""
+        """Advance the image and desire queues without inference; raise as `check_frames`."""
         self._program.run(self._named(inputs), entry=PREPARE)
 
     def run(self, inputs: ModelInputs) -> ModelResult:
         """Run the model on one frame; raise as `check_frames`.
 
-        Non-finite outputs are not parsed, and reset the queues, which would otherwise feed them
-        back for seconds (see ADR 0020).
+        Non-finite outputs are not parsed. They also reset the queues, which would otherwise feed
+        them back for seconds (see ADR 0020).
         """
         start_ns = time.perf_counter_ns()
         named = self._named(inputs)
@@ -161,9 +167,10 @@ class DrivingModel:
         )
 
     def warm_up(self) -> float:
-        """Run once on zeros, as the first run is slow, and reset the state; return its seconds.
+        """Run once on zeros, because the first run is slow, and reset the state.
 
-        Raises ModelInterfaceError if the outputs do not have the sizes that the metadata promises.
+        Returns the duration of the run in seconds. Raises ModelInterfaceError if the outputs do not
+        have the sizes given in the metadata.
         """
         black = Frame(np.zeros(_WARM_UP_FORMAT.size, np.uint8), _WARM_UP_FORMAT, 0, 0, 0)
         transform = np.zeros((3, 3), np.float32)
@@ -188,7 +195,7 @@ class DrivingModel:
     def _named(self, inputs: ModelInputs) -> dict[str, NDArray[Any]]:
         """Return the inputs of the prepare entry under the program's names."""
         return {
-            # Views of the cameras' memory: nothing is copied on the way to the program.
+            # These are views of the cameras' memory; the pixels are not copied.
             "road_frame": self._road.payload(inputs.frames.main),
             "wide_frame": self._wide.payload(inputs.frames.extra),
             "road_geometry": self._road.geometry,
@@ -200,7 +207,7 @@ class DrivingModel:
 
 
 def try_driving(program: DrivingProgram) -> None:
-    """Run a program once as a model, which leaves its states at their reset values.
+    """Run a program once as a driving model, then reset its states.
 
     Raises as `DrivingModel` and `DrivingModel.warm_up`.
     """
@@ -210,7 +217,7 @@ def try_driving(program: DrivingProgram) -> None:
 def check_interface(metadata: Mapping[str, Any]) -> Interface:
     """Return the interface in a driving artifact's metadata.
 
-    Raises ModelInterfaceError if it is not a driving model that fills the messages.
+    Raises ModelInterfaceError if it is not a driving model or cannot fill the messages.
     """
     if "interface" not in metadata:
         raise ModelInterfaceError(
@@ -226,7 +233,7 @@ def check_interface(metadata: Mapping[str, Any]) -> Interface:
 
 
 def _history_runs(interface: Interface) -> int:
-    """Return how many runs fill all histories, those on the device and those in the model."""
+    """Return the number of runs that fill all histories, on the device and in the model."""
     rules = (interface.desire, interface.features, interface.curvature)
     kept = [rule.frames for rule in rules if rule is not None]
     kept += [

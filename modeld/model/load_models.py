@@ -1,7 +1,8 @@
-"""Loads the models of the process: the configured one, and the one that can take over.
+"""Loads the models of the process: the configured model and the fallback model.
 
-A model that cannot be loaded, or fails its self-test, is given up here; if there is a fallback
-model, the process starts with that (ADR 0086).
+Each is an artifact, a file with a compiled model. The fallback model takes over when the configured
+one fails. If the configured model cannot be loaded or fails its self-test, the process starts with
+the fallback model (ADR 0086).
 """
 
 import logging
@@ -36,20 +37,17 @@ from runtime.run.selftest import self_test
 
 logger = logging.getLogger(__name__)
 
-# No start takes longer than three frames by it; `modeld selftest` does all of them.
+# Runs of the self-test at start, which cost three frames. `modeld selftest` does all its runs.
 SELF_TEST_RUNS: Final = 3
-_UNFINISHED: Final = "the start before did not come to the end of loading the model"
+_UNFINISHED: Final = "the last start did not finish loading the model"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """The requirements for artifacts of one kind; both functions raise ModelInterfaceError.
+    """The checks for artifacts of one kind. Both functions raise ModelInterfaceError."""
 
-    `check` refuses metadata that the loop cannot use. `try_out` runs a program once as the loop
-    does, as a first run is slow, and checks its outputs.
-    """
-
-    check: Callable[[Mapping[str, Any]], object]
+    check: Callable[[Mapping[str, Any]], object]  # checks that the loop can use the metadata
+    # Runs a program once the way the loop does, and checks its outputs. The first run is slow.
     try_out: Callable[[runtime.Program], object]
 
 
@@ -57,18 +55,18 @@ class ModelKind:
 class LoadedModel:
     """A program that has passed its self-test.
 
-    It holds what it needs of the artifact, so that the rest of its memory is given back.
+    The artifact itself is not kept, so its memory is released.
     """
 
-    path: Path  # the artifact
-    sha256: str  # of the artifact, hexadecimal
-    program: runtime.Program  # its state is at reset
+    path: Path  # path of the artifact
+    sha256: str  # digest of the artifact, hexadecimal
+    program: runtime.Program  # the program, with its state at reset
     self_test: SelfTestFacts
-    program_sha256: str = ""  # of its program, hexadecimal
+    program_sha256: str = ""  # digest of the artifact's program, hexadecimal
 
     @property
     def kind(self) -> str:
-        """Kind of the artifact."""
+        """Kind of the artifact, "driving" or "monitoring"."""
         return self.program.manifest.kind
 
 
@@ -76,35 +74,33 @@ class LoadedModel:
 class Models:
     """The models of the process."""
 
-    first: LoadedModel  # begins
-    fallback: LoadedModel | None  # takes over; None if there is none, or it is `first` already
+    first: LoadedModel  # the model to start with
+    fallback: LoadedModel | None  # the fallback model; None if there is none or it is `first`
     reason: str  # why `first` is the fallback model; "" if it is the configured one
     problems: tuple[str, ...] = ()  # one line for each unusable model
-    is_remembered: bool = False  # `first` continues a drive, and would not be chosen now
+    is_remembered: bool = False  # `first` was chosen only because the current drive uses it
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How artifacts are loaded; `resources` closes the programs.
-
-    `on_kind` is called with the kind of a sound artifact, before seconds go into its program: a
-    process that cannot have its services ends here.
-    """
+    """Loads artifacts."""
 
     config: Config
-    kinds: Mapping[str, ModelKind]
-    resources: ExitStack
+    kinds: Mapping[str, ModelKind]  # admissible kinds, by name
+    resources: ExitStack  # closes the programs
     # Called before each compilation, which takes seconds.
     on_build: Callable[[], None] = lambda: None
-    # Called before each artifact, which may hang the process.
+    # Called with each artifact's path before it is loaded, because loading can hang the process.
     on_load: Callable[[Path], None] = lambda _path: None
+    # Called with the artifact's kind once it is checked, before the slow part of loading. It may
+    # raise, for example if another process already publishes the services of this kind.
     on_kind: Callable[[str], None] = lambda _kind: None
 
     def load(self, path: Path) -> LoadedModel:
         """Load an artifact and test it.
 
         Raises:
-            ModelInterfaceError: It cannot be run here.
+            ModelInterfaceError: The daemon cannot run this artifact.
             RuntimeFault: It is damaged, its kernels do not build, or it fails its self-test.
         """
         logger.info("loading %s", path)
@@ -117,11 +113,11 @@ class Loader:
                 f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
                 f"{artifact.manifest.kind!r}; compile the model without --plain"
             )
-        # Before its kernels are built and cameras are waited for, which may never come.
+        # Check before building kernels and waiting for cameras, which can take long.
         try:
             kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
-            # The path is added here: the check knows metadata, but no file.
+            # Add the path, which the check does not know.
             raise ModelInterfaceError(f"{path}: {error}") from error
         self.on_kind(artifact.manifest.kind)
         program = runtime.load_program(
@@ -134,7 +130,7 @@ class Loader:
             report = self_test(program, limit=SELF_TEST_RUNS)
             kind.try_out(program)
         except (ModeldError, RuntimeFault):
-            # Another model may take its place, and needs the memory.
+            # Release the memory for the model that may replace this one.
             program.close()
             raise
         self.resources.callback(program.close)
@@ -147,15 +143,15 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Memories of earlier processes, "" for none."""
+    """State saved by earlier processes; "" means nothing was saved."""
 
-    fallback: str = ""  # why this drive goes on with the fallback model
-    model: str = ""  # the artifact that this drive began with
-    unfinished: str = ""  # the artifact whose loading the last start did not finish
+    fallback: str = ""  # why this drive uses the fallback model
+    model: str = ""  # path of the artifact with which this drive began
+    unfinished: str = ""  # path of the artifact that the last start did not finish loading
 
 
 def load_models(loader: Loader, before: Before) -> Models:
-    """Load both models.
+    """Load the configured model and the fallback model.
 
     If neither can be used, raises the ModeldError or RuntimeFault of the configured one.
     """
@@ -163,29 +159,30 @@ def load_models(loader: Loader, before: Before) -> Models:
     safe_path, reason = _fallback_of(loader.config, before, problems)
     if not reason or safe_path is None:
         return _load_both(loader, before, safe_path, problems)
-    logger.warning("this drive goes on with the fallback model: %s", reason)
+    logger.warning("this drive continues with the fallback model: %s", reason)
     try:
-        return _go_on(_load_fallback(loader, safe_path), before, reason, problems)
+        return _fallback_only(_load_fallback(loader, safe_path), before, reason, problems)
     except (ModeldError, RuntimeFault) as error:
-        _note(problems, "fallback model not usable, the other one is tried", error)
-    # Better the model that failed before than none at all.
+        _log_problem(problems, "fallback model not usable, trying the configured one", error)
+    # The fallback is unusable: try the configured model, although it failed earlier.
     models = _load_both(loader, before, None, problems)
     try:
-        # The device has taken a model: it was away before, maybe, and has come back meanwhile.
+        # The device accepts models now. It may have been unavailable before, so try the fallback
+        # model a second time.
         safe = _load_fallback(loader, safe_path, models.first.kind)
     except (ModeldError, RuntimeFault) as error:
-        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- the text says all
+        logger.error("fallback model not usable, continuing without one: %s", error)  # noqa: TRY400 -- the text says all
         return models
     models.first.program.close()
-    return _go_on(safe, before, reason, problems)
+    return _fallback_only(safe, before, reason, problems)
 
 
 def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[Path | None, str]:
-    """Return the fallback model's artifact, None to go without, and why to begin with it, or ""."""
+    """Return the fallback model's artifact, or None, and why to start with it, or ""."""
     path = _fallback_path(config, problems)
     if before.unfinished and before.unfinished == str(path):
-        # It may hang the device, so nothing would come up with it, whatever the first model does.
-        problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
+        # Loading it may hang the device again, and the process would never start.
+        problem = f"fallback model not usable: {_UNFINISHED}; continuing without one"
         logger.error("%s", problem)
         problems.append(problem)
         return None, before.fallback
@@ -195,47 +192,47 @@ def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[P
 def _load_both(
     loader: Loader, before: Before, fallback_path: Path | None, problems: list[str]
 ) -> Models:
-    """Load the model that is asked for and the one that can take over, or that one alone."""
+    """Load the configured model and the fallback model, or only the latter if the first fails."""
     try:
         paths = _model_paths(loader.config, problems)
         kept = _kept_path(loader.config, before.model)
         tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
         tried = _finished(tried, before.unfinished, problems)
-        # The selected one of a store has been compared with its manifest.
+        # The store has already checked its selected model, paths[0], against the manifest.
         first = _first_of(tried, loader, problems, checked=paths[0])
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
-        _note(problems, "model not usable, the fallback model is taken", error)
+        _log_problem(problems, "model not usable, using the fallback model", error)
         try:
             return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
         except (ModeldError, RuntimeFault) as second:
-            _note(problems, "fallback model not usable either", second)
+            _log_problem(problems, "fallback model not usable either", second)
             raise error from second
-    stand_in = None
+    fallback = None
     if fallback_path is not None:
         try:
-            stand_in = _load_fallback(loader, fallback_path, first.kind)
+            fallback = _load_fallback(loader, fallback_path, first.kind)
         except (ModeldError, RuntimeFault) as error:
-            # Better to drive without a net than not at all.
-            _note(problems, "fallback model not usable, going on without one", error)
+            # Driving without a fallback model is better than not driving.
+            _log_problem(problems, "fallback model not usable, continuing without one", error)
     continues = first.path == kept != paths[0]
-    return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
+    return Models(first, fallback, "", tuple(problems), is_remembered=continues)
 
 
-def _go_on(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
-    """Return the fallback model as the one that a drive goes on with."""
+def _fallback_only(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
+    """Return the fallback model as the only model of the process."""
     return Models(safe, None, reason, tuple(problems), is_remembered=bool(before.fallback))
 
 
-def _note(problems: list[str], what: str, error: Exception) -> None:
-    """Log a model that cannot be used, and note it for the health message."""
+def _log_problem(problems: list[str], what: str, error: Exception) -> None:
+    """Log that a model cannot be used; add it to `problems` for the health message."""
     logger.error("%s: %s", what, error)
     problems.append(f"{what}: {error}")
 
 
 def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
-    """Load the fallback model, which must be of the kind of the model that it replaces."""
+    """Load the fallback model, which must have the kind of the model that it replaces."""
     fallback = loader.load(path)
     if fallback.kind != kind:
         raise ModelInterfaceError(
@@ -260,7 +257,7 @@ def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
 
 
 def _kept_path(config: Config, kept: str) -> Path | None:
-    """Return the artifact of the store that the drive began with, if it is still there."""
+    """Return the path of the drive's first model if it is from the store and still exists."""
     if not kept or config.model is not None or config.models_dir is None:
         return None
     path = Path(kept)
@@ -268,19 +265,22 @@ def _kept_path(config: Config, kept: str) -> Path | None:
 
 
 def _finished(paths: Sequence[Path], unfinished: str, problems: list[str]) -> Sequence[Path]:
-    """Return the artifacts to try without the one whose loading did not end, if others are left."""
+    """Return `paths` without the artifact that the last start did not finish loading.
+
+    If there is no other, it is kept.
+    """
     left = [path for path in paths if str(path) != unfinished]
     if not left or len(left) == len(paths):
-        # What hung once may come up now, and is all there is.
+        # Loading may succeed this time, and there is no alternative.
         return paths
-    problem = f"model not usable, the one before is taken: {unfinished}: {_UNFINISHED}"
+    problem = f"model not usable, using the previous one: {unfinished}: {_UNFINISHED}"
     logger.error("%s", problem)
     problems.append(problem)
     return left
 
 
 def _fallback_path(config: Config, problems: list[str]) -> Path | None:
-    """Return the artifact of the fallback model: configured, else selected in the store."""
+    """Return the fallback model's path: the configured one, else the store's selection."""
     if config.fallback_model is not None:
         return config.fallback_model
     if config.model is not None or config.models_dir is None or config.role != "driving":
@@ -292,14 +292,14 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     except NothingSelectedError:
         return None
     except StoreError as error:
-        _note(problems, "fallback model not usable, going on without one", error)
+        _log_problem(problems, "fallback model not usable, continuing without one", error)
         return None
 
 
 def _first_of(
     paths: Sequence[Path], loader: Loader, problems: list[str], checked: Path
 ) -> LoadedModel:
-    """Load the first of some artifacts that can be used; `checked` needs no check by the store."""
+    """Load the first usable artifact of `paths`; `checked` is one that the store has checked."""
 
     def load(path: Path) -> LoadedModel:
         models_dir = loader.config.models_dir
@@ -311,7 +311,7 @@ def _first_of(
         try:
             return load(path)
         except (ModeldError, RuntimeFault) as error:
-            _note(problems, "model not usable, the one before is taken", error)
+            _log_problem(problems, "model not usable, using the previous one", error)
     return load(paths[-1])
 
 
@@ -356,7 +356,7 @@ def _checkpoints(model: LoadedModel) -> Mapping[str, str]:
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of what the daemon consists of; ours first."""
+    """Return the versions of the daemon and its main dependencies, by name; the daemon first."""
     try:
         own = metadata.version(_PACKAGE)
     except metadata.PackageNotFoundError:

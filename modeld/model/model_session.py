@@ -1,4 +1,8 @@
-"""One driving model in use, with the filters and machines whose state goes with it."""
+"""The driving model in use, with the state that the loop keeps for it between frames.
+
+`ModelSession` holds the model, the filters of its outputs, its lane change machine and the counters
+of its histories. When the fallback model takes over, its own session replaces the first one.
+"""
 
 from dataclasses import dataclass
 
@@ -25,15 +29,15 @@ from modeld.vehicle.inputs import (
     action_times,
 )
 
-# --- Counting until the histories of a model that has just started are full (see ADR 0020) ----
+# --- Warm-up: counts runs until the model's histories are full (see ADR 0020) -----------------
 
 
 @dataclass(slots=True)
 class WarmUp:
-    """Reports once when the model has seen enough frames."""
+    """Reports once when the model's histories are full."""
 
-    needed: int  # runs until no history holds zeros of the start any more
-    runs: int = 0  # since the start, not counted further than `needed`
+    needed: int  # number of runs that fill all histories
+    runs: int = 0  # runs since the start, counted up to `needed`
 
     def ran(self) -> bool:
         """Count a run; return whether it was the one that filled the histories."""
@@ -43,22 +47,26 @@ class WarmUp:
         return self.runs == self.needed
 
     def restart(self) -> None:
-        """Start again, as the histories were reset."""
+        """Count from 0, because the histories were reset."""
         self.runs = 0
 
 
-# Models that keep their images themselves do not tell: assume the longest known gap.
+# Runs between the two images that a model sees. Models that store images themselves do not specify
+# the gap, so this is the longest known one.
 _GAP_INSIDE_MODEL = 4
 
 
 class ModelSession:
-    """State that the loop keeps from frame to frame because of its model.
+    """A model and the state that the loop keeps for it between frames.
 
-    `not_finite_runs` counts consecutive runs whose outputs were not finite.
+    `not_finite_runs` is the number of consecutive runs with non-finite outputs.
     """
 
     def __init__(self, config: Config, program: DrivingProgram) -> None:
-        """Begin with a program at reset; raise ModelInterfaceError if it is no driving model."""
+        """Create the session of a program whose state is at reset.
+
+        Raises ModelInterfaceError if it is not a driving model.
+        """
         self.model = DrivingModel(program)
         self.lane_change = lane_change_machine(self.model.interface.lane_change)
         self.warm_up = WarmUp(self.model.history_runs)
@@ -75,12 +83,12 @@ class ModelSession:
 
     @property
     def name(self) -> str:
-        """Checkpoints of the models, for a person."""
+        """Names of the model's checkpoints, for logs."""
         return ", ".join(self.model.checkpoints.values())
 
     @property
     def image_frames(self) -> int:
-        """For how many frames an image is seen by the model, its own included."""
+        """The number of runs that see an image, including the run of its own frame."""
         return (self.model.interface.image.gap or _GAP_INSIDE_MODEL) + 1
 
     @property
@@ -89,7 +97,7 @@ class ModelSession:
         return self._rule.clip_speed
 
     def refusal(self, frames: FramePair) -> str:
-        """Return why the model cannot use frames, "" if it can; it only compares formats."""
+        """Return why the model cannot use the frames, "" if it can; only formats are checked."""
         try:
             self.model.check_frames(frames)
         except CameraSizeError as error:
@@ -97,30 +105,31 @@ class ModelSession:
         return ""
 
     def continue_from(self, before: "ModelSession") -> None:
-        """Take over another model's last command, and its lane change if it has the same machine.
+        """Continue from another model's last command and lane change.
 
-        The states of the other machine mean something else, so its lane change ends.
+        If the other model has a different lane change machine, whose states mean something else,
+        the lane change ends.
         """
         self._actions.action = before._actions.action
         if type(self.lane_change) is type(before.lane_change):
             self.lane_change = before.lane_change
 
     def times(self, lateral_delay_s: float, car: CarParameters) -> ActionTimes:
-        """Return when a command takes effect."""
+        """Return the delays until a command takes effect."""
         return action_times(lateral_delay_s, car, self._rule)
 
     def inputs(
         self, frames: FramePair, bus: BusInputs, times: ActionTimes, calibration: Calibration
     ) -> ModelInputs:
-        """Return the inputs of a frame; advances the desire's pulse."""
+        """Return the model's inputs for a frame; advance the desire's pulse."""
         host = self._host_inputs
         host.update(bus, times)
         return ModelInputs(
             frames=frames,
             main_transform=calibration.main_transform,
             extra_transform=calibration.extra_transform,
-            # The pulse looks at the desire of the frame before: the model is asked, then the
-            # machine moves on.
+            # This is the desire after the previous frame. The lane change machine advances after
+            # the model has run.
             desire_pulse=self._pulse.update(self.lane_change.desire),
             traffic_convention=host.traffic_convention,
             lateral_control_params=host.lateral_control_params,
@@ -130,11 +139,11 @@ class ModelSession:
     def verdict(
         self, outputs: DrivingOutputs, bus: BusInputs, times: ActionTimes, frame_id: int
     ) -> FrameVerdict:
-        """Draw the conclusions of one frame; advances the filters and the lane change."""
+        """Return the conclusions from one frame; advance the filters and the lane change."""
         action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
         desired = outputs.desire_state
         changing = desired[Desire.LANE_CHANGE_LEFT] + desired[Desire.LANE_CHANGE_RIGHT]
-        # The lane change moves after the model has run, on the model's outputs for this frame.
+        # The lane change advances with the model's outputs for this frame.
         self.lane_change.update(bus.vehicle, float(changing))
         return FrameVerdict(
             action=action,
@@ -154,20 +163,20 @@ class ModelSession:
         return False
 
     def restart(self) -> None:
-        """Begin with empty histories: what they hold is of another time than what comes now."""
+        """Empty the histories, because time went back and they hold frames of another time."""
         self.model.reset()
         self._forget()
 
     def _forget(self) -> None:
         self.warm_up.restart()
-        # The desire's history went with the reset, so a desire that lasts is sent again.
+        # The reset cleared the history of desires, so a lasting desire must be sent again.
         self._pulse.reset()
 
-    def images_whole(self, *, intact: bool) -> bool:
-        """Return whether the images of the model are of whole frames; once after each run.
+    def images_intact(self, *, intact: bool) -> bool:
+        """Return whether the model's images are from intact frames; call once after each run.
 
-        An image made of a torn pair (not `intact`) stays in the queue, and is seen again `gap` runs
-        later.
+        `intact` says whether the frames of this run are. An image of an overwritten frame stays in
+        the model's queue, so the following runs see it, too.
         """
         if intact:
             whole = self._torn_runs == 0

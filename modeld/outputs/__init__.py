@@ -1,1 +1,1 @@
-"""Raw output vectors parsed into distributions, and the messages filled from them."""
+"""Parses raw output vectors into distributions and fills the messages from them."""

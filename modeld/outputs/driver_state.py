@@ -1,8 +1,9 @@
-"""The output of a driver monitoring model, parsed and filled into driverStateV2: faces, and wheel.
+"""Parses the output of a driver monitoring model and fills driverStateV2 from it.
 
-Where heads lie, and how deviations are written, is data of the artifact; the fields of heads that a
-model does not have stay empty. docs/formats/monitoring-models.md has the heads. Fields, order and
-lengths of the message are those of openpilot's dmonitoringmodeld.
+The output vector describes the faces on both front seats and the side of the steering wheel. It
+consists of heads, slices with one output each. The artifact specifies their positions and the
+encoding of standard deviations (docs/formats/monitoring-models.md). Fields of heads that a model
+lacks stay empty. The message is filled as by openpilot's dmonitoringmodeld.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,9 @@ class DriverOutputs:
 
     orientation: Array  # (3,) pitch, yaw, roll of the face, rad
     orientation_stds: Array  # (3,) rad
-    position: Array  # (3,) x, y of the face from the image's middle, in image sizes; size
-    position_stds: Array  # (3,)
-    # Head without its seat, such as "left_eye_prob" -> (n,), 0..1.
+    position: Array  # (3,) x and y from the image center, in image sizes; then the face's size
+    position_stds: Array  # (3,) as `position`
+    # Name of a head without its seat, such as "left_eye_prob" -> probabilities (n,), 0..1.
     probabilities: Mapping[str, Array]
 
 
@@ -43,7 +44,7 @@ class MonitoringOutputs:
 
 
 class MonitoringParser:
-    """Parses the raw vectors of one artifact, whose heads were checked when it was read."""
+    """Parses the raw vectors of one artifact. Its heads were checked when it was read."""
 
     def __init__(self, interface: MonitoringInterface) -> None:
         self._slices = {
@@ -52,9 +53,9 @@ class MonitoringParser:
         self._clip = interface.stds == "clipped"
 
     def parse(self, raw: Array) -> MonitoringOutputs:
-        """Read a raw vector, finite (1, width) or (width,) float32, without writing to it.
+        """Return the outputs in a finite raw vector, float32 (1, width) or (width,).
 
-        Deviations may be infinite if they are not clipped.
+        Standard deviations can be infinite if the interface does not clip them.
         """
         flat = raw.reshape(-1)
         left, right = (self._driver(flat, f"_{seat}") for seat in SEATS)
@@ -88,7 +89,7 @@ class MonitoringParser:
         if self._clip:
             safe_exp(logarithms, stds)
             return stds
-        # Models of 2025 say so, and consumers compare with thresholds, which infinity exceeds.
+        # Without clipping (models of 2025), infinity is fine: consumers compare it with thresholds.
         with np.errstate(over="ignore"):
             return np.exp(logarithms, out=stds)
 
@@ -100,15 +101,15 @@ def _sigmoid(logits: Array) -> Array:
 
 
 def nobody() -> MonitoringOutputs:
-    """Return outputs of empty seats: what is published when the model gave nothing usable."""
+    """Return the outputs of empty seats, published when the model's outputs are unusable."""
     zeros = np.zeros(_AXES, np.float32)
     empty = DriverOutputs(zeros, zeros, zeros, zeros, {})
     return MonitoringOutputs(empty, empty, wheel_on_right=0.0, poor_vision=None)
 
 
-# --- The message ------------------------------------------------------------------------------
+# --- The message driverStateV2 ----------------------------------------------------------------
 
-# Head -> field, of single probabilities and of lists of them.
+# Head -> message field, for single probabilities and then for lists of them.
 _FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "face_prob": "faceProb",
@@ -125,7 +126,7 @@ _FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 _LISTS: Final[Mapping[str, str]] = MappingProxyType(
     {"ready_prob": "readyProb", "not_ready_prob": "notReadyProb"}
 )
-# Of the face's position its size is left out.
+# The message has x and y of the face, but not its size.
 _PLACE: Final = slice(0, 2)
 
 
@@ -134,9 +135,9 @@ class MonitoringFrame:
     """Facts about the frame and the run."""
 
     frame_id: int
-    execution_time_s: float  # from inputs ready to outputs parsed
-    program_time_s: float  # of that, in the program: image, model, and outputs read
-    valid: bool
+    execution_time_s: float  # time from inputs ready to outputs parsed
+    program_time_s: float  # part of it spent in the program: image warp, model, reading outputs
+    valid: bool  # the message is marked valid
 
 
 def fill_driver_state(

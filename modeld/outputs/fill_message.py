@@ -1,7 +1,9 @@
-"""Fills the three messages of a frame from the parsed outputs, ``modelV2`` also as patched bytes.
+"""Fills the three messages of a frame from the parsed outputs.
 
-Lists are assigned whole from Python lists: one ``tolist`` per array and one assignment per field
-cost less than a pass over the elements. Lists that never change are kept as message lists.
+The messages are ``modelV2``, ``drivingModelData`` and ``cameraOdometry``. Message lists are
+assigned from Python lists, one ``tolist`` per array, which is faster than element by element. Lists
+that never change are kept as message lists. `ModelMessage` fills ``modelV2`` faster still, by
+patching the bytes of an earlier message.
 """
 
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ PATH_DEGREE: Final = 4
 
 
 def _message_list(values: Sequence[float]) -> Any:
-    """Return a List(Float32), the type of all lists here; it is borrowed from some field."""
+    """Return the values as a Cap'n Proto List(Float32), taken from a field of that type."""
     return log.XYZTData.new_message(t=list(values)).as_reader().t
 
 
@@ -53,7 +55,7 @@ _PLAN_FIELDS: Final = (
     ("orientation", PLAN_ORIENTATION),
     ("orientationRate", PLAN_ORIENTATION_RATE),
 )
-# Message field, and the layout's attribute.
+# Message field, attribute of MetaLayout.
 _DISENGAGE_FIELDS: Final = (
     ("brakeDisengageProbs", "brake_disengage"),
     ("gasDisengageProbs", "gas_disengage"),
@@ -70,8 +72,8 @@ _LEAD_FIELDS: Final = (("x", "xStd"), ("y", "yStd"), ("v", "vStd"), ("a", "aStd"
 def _path_solver() -> NDArray[np.float64]:
     """Return the (5, 33) matrix from samples at ``T_IDXS`` to polynomial coefficients.
 
-    The times never change, so it is solved once. Columns are scaled to unit length first, because
-    t^4 reaches 10^4.
+    It depends on the times only, so it is computed once. Columns are scaled to unit length first,
+    because t^4 reaches 10^4.
     """
     powers = T_IDXS[:, None] ** np.arange(PATH_DEGREE + 1)
     scale = np.sqrt((powers**2).sum(axis=0))
@@ -84,20 +86,16 @@ _PATH_SOLVER: Final = _path_solver()
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """Facts about the frame and the run, not about what the model saw.
+    """Facts about the frame and the model run."""
 
-    `valid` means that the outputs are finite, and rest on a calibration, on frames of all cameras
-    present at the start, and on images none of which was overwritten.
-    """
-
-    frame_id: int  # of the main frame
-    frame_id_extra: int  # of the extra frame
+    frame_id: int  # id of the main frame
+    frame_id_extra: int  # id of the extra frame
     frame_age: int  # frames by which the camera daemon is ahead of the main frame
     frame_drop_percent: float  # smoothed share of dropped frames
     dropped: int  # frames dropped just before this one
     timestamp_eof_ns: int  # end of the main frame's exposure and readout
-    execution_time_s: float  # of the model, from inputs ready to outputs parsed
-    valid: bool
+    execution_time_s: float  # time of the model run, from inputs ready to outputs parsed
+    valid: bool  # no reason against the messages was found, see `modeld.judgement`
     big: bool = False  # the model is the large one of its generation
 
 
@@ -108,7 +106,7 @@ def fill_model_v2(
     verdict: FrameVerdict,
     raw_predictions: bytes | None = None,
 ) -> None:
-    """Fill an Event whose ``modelV2`` has been initialised.
+    """Fill an Event whose ``modelV2`` has been initialized.
 
     `raw_predictions` are all raw vectors as float32 bytes, for debugging.
     """
@@ -119,7 +117,10 @@ def fill_model_v2(
 
 
 def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
-    """Copy the outputs into a ``modelV2`` event: copies of single numbers, no more."""
+    """Copy the outputs into a ``modelV2`` event, without computing on them.
+
+    `ModelMessage` relies on each number in the message being a copy of one output.
+    """
     model = event.modelV2
     _fill_plan(model, outputs)
     _fill_temporal_pose(model, outputs)
@@ -129,9 +130,9 @@ def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
 
 
 def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
-    """Fill the other fields of ``modelV2``, which have no lists.
+    """Fill the remaining fields of ``modelV2``.
 
-    The same event may be filled again: it does not grow.
+    They contain no lists, so filling the same event repeatedly does not make it grow.
     """
     event.valid = frame.valid
     model = event.modelV2
@@ -162,7 +163,7 @@ def _fill_plan(model: Any, outputs: DrivingOutputs) -> None:
 
 
 def _fill_temporal_pose(model: Any, outputs: DrivingOutputs) -> None:
-    """Fill the pose of models until April 2025; later models leave it empty."""
+    """Fill the temporal pose. Only models until April 2025 have it."""
     if outputs.sim_pose is None or outputs.sim_pose_stds is None:
         return
     pose, stds = outputs.sim_pose.tolist(), outputs.sim_pose_stds.tolist()
@@ -180,7 +181,7 @@ def _fill_lines(model: Any, outputs: DrivingOutputs) -> None:
 
 
 def _fill_curves(curves: Any, points: NDArray[np.float32]) -> None:
-    """Fill y and z at ``X_IDXS``; lines have no time."""
+    """Fill y and z at ``X_IDXS``; the field for times stays empty."""
     for curve, (lateral, height) in zip(curves, points.transpose(0, 2, 1).tolist(), strict=True):
         curve.x = _X_LIST
         curve.y = lateral
@@ -212,7 +213,7 @@ def _fill_meta(meta: Any, outputs: DrivingOutputs) -> None:
     disengage.t = _HORIZONS
     for name, kind in _DISENGAGE_FIELDS:
         where = getattr(layout, kind)
-        # Lists that a generation does not have stay empty.
+        # Lists that the layout lacks stay empty.
         if where is not None:
             setattr(disengage, name, probabilities[where])
 
@@ -226,8 +227,8 @@ def _fill_action(builder: Any, action: Action) -> None:
 def path_coefficients(plan: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the degree-4 least-squares fit of the planned position over time.
 
-    The plan is (33, 15) float32. The result is (3, 5) float64, rows x, y, z in metres, ascending
-    powers of seconds.
+    The plan is (33, 15) float32. The result is (3, 5) float64: rows x, y, z in metres, columns in
+    ascending powers of seconds.
     """
     positions = plan[:, PLAN_POSITION].astype(np.float64)
     return (_PATH_SOLVER @ positions).T
@@ -236,7 +237,7 @@ def path_coefficients(plan: NDArray[np.float32]) -> NDArray[np.float64]:
 def fill_driving_model_data(
     event: Any, outputs: DrivingOutputs, frame: FrameInfo, verdict: FrameVerdict
 ) -> None:
-    """Fill a ``drivingModelData`` event: modelV2 in brief, for logs that keep everything."""
+    """Fill a ``drivingModelData`` event, a short form of modelV2."""
     event.valid = frame.valid
     data = event.drivingModelData
     data.frameId = frame.frame_id
@@ -247,7 +248,8 @@ def fill_driving_model_data(
     _fill_action(data.action, verdict.action)
     data.meta.laneChangeState = int(verdict.lane_change_state)
     data.meta.laneChangeDirection = int(verdict.lane_change_direction)
-    # The inner two of the four lines bound the lane. Each has two probabilities; the second counts.
+    # The inner two of the four lines bound the lane. The second of a line's two probabilities is
+    # that it exists.
     lines = data.laneLineMeta
     lines.leftY = float(outputs.lane_lines[1, 0, 0])
     lines.rightY = float(outputs.lane_lines[2, 0, 0])
@@ -260,7 +262,7 @@ def fill_driving_model_data(
 
 
 def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) -> None:
-    """Fill a ``cameraOdometry`` event: motion between frames, so a gap makes it invalid."""
+    """Fill a ``cameraOdometry`` event, the motion between frames; dropped frames invalidate it."""
     event.valid = frame.valid and frame.dropped < 1
     odometry = event.cameraOdometry
     odometry.frameId = frame.frame_id
@@ -274,24 +276,25 @@ def fill_camera_odometry(event: Any, outputs: DrivingOutputs, frame: FrameInfo) 
     odometry.roadTransformTransStd = outputs.road_transform_stds[:3].tolist()
 
 
-# --- ``modelV2`` as bytes, frame after frame, from the arrays of one parser -------------------
-# Setting 1200 numbers one by one takes eight times as long. The lists of one parser never change
-# their lengths, so each number has a fixed place in the bytes. The places are found once, from a
-# message whose outputs are distinct numbers:
+# --- ``modelV2`` by patching the bytes of an earlier message ----------------------------------
+# Setting 1200 numbers one by one takes eight times as long. The lists of one parser have constant
+# lengths, so each output has a fixed place in the message's bytes. The places are found once, with
+# a message whose outputs are distinct numbers:
 #
-#     outputs 0 1 2 ...  -> fill_outputs -> bytes ... 17 ... 3 ...    place -> number
-#     each frame: fill_frame -> bytes, then bytes[places] = outputs[numbers]
+#     outputs 0 1 2 ...  -> fill_outputs -> bytes ... 17 ... 3 ...    place -> output
+#     each frame: fill_frame -> bytes, then bytes[places] = outputs[sources]
 
 
-# The first of these numbers. They are whole and below 2^24, so float32 is exact, and above every
-# constant of the message (times to 10 s, distances to 192 m).
+# The first of these distinct numbers. They are integers below 2^24, so exact in float32, and above
+# every constant of the message (times to 10 s, distances to 192 m).
 _FIRST: Final = 1 << 22
 
 
 class ModelMessage:
-    """The ``modelV2`` of one parser, which rewrites its outputs in place; they hold no mixtures.
+    """Builds ``modelV2`` messages from the outputs of one parser.
 
-    Raises InternalError if `fill_outputs` computes a number instead of copying one.
+    `outputs` are the parser's arrays, which it rewrites in place for each frame. Raises
+    InternalError if `fill_outputs` computes a number instead of copying one.
     """
 
     def __init__(self, outputs: DrivingOutputs) -> None:
@@ -301,18 +304,18 @@ class ModelMessage:
             if isinstance(array := getattr(outputs, one.name), np.ndarray)
         }
         self._outputs = outputs
-        # These are views, so they show later writes of the parser.
+        # These arrays are views, so they always hold the parser's current outputs.
         self._named = arrays
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
         self._event = new_event("modelV2", mono_time_ns=0)
-        stand_ins: dict[str, Any] = {}
+        numbered: dict[str, Any] = {}
         first = _FIRST
         for name, array in arrays.items():
             numbers = np.arange(first, first + array.size, dtype=np.float32)
-            stand_ins[name] = numbers.reshape(array.shape)
+            numbered[name] = numbers.reshape(array.shape)
             first += array.size
-        fill_outputs(self._event, replace(outputs, **stand_ins))
+        fill_outputs(self._event, replace(outputs, **numbered))
         words = _words_of(self._event)
         self._places = np.flatnonzero((words >= _FIRST) & (words < first))
         self._sources = words[self._places].astype(np.intp) - _FIRST
@@ -320,9 +323,9 @@ class ModelMessage:
             self._check(sign)
 
     def _check(self, sign: int) -> None:
-        """Fill a message with known numbers in both ways, and compare the results.
+        """Fill a message with known numbers, by patching and by field, and compare the results.
 
-        Both signs are tried, to find a number that is only compared with a bound.
+        `sign` is the sign of the numbers. Trying both detects outputs that are clipped at a bound.
         """
         numbers = self._numbers.size
         known = (sign * np.linspace(0.1, 0.9, numbers) ** 2).astype(np.float32)
@@ -351,10 +354,10 @@ class ModelMessage:
         verdict: FrameVerdict,
         raw_predictions: bytes | None = None,
     ) -> bytes:
-        """Return the Event of the present outputs.
+        """Return the bytes of the Event for the current outputs.
 
-        `raw_predictions` are all raw vectors as float32 bytes, for debugging; with them the message
-        is filled field by field.
+        `raw_predictions` are all raw vectors as float32 bytes, for debugging. With them, the
+        message is filled field by field.
         """
         if raw_predictions is not None:
             event = new_event("modelV2", mono_time_ns=mono_time_ns)
@@ -370,7 +373,7 @@ class ModelMessage:
 
 
 def _words_of(event: Any) -> NDArray[np.float32]:
-    """Return a copy of an event's bytes; Cap'n Proto's numbers are little-endian everywhere."""
-    # The library warns when a message is serialised twice; here that is intended.
+    """Return a copy of an event's bytes as float32 (n,). Cap'n Proto is always little-endian."""
+    # The library warns if a message is serialized twice, which is intended here.
     event.clear_write_flag()
     return np.frombuffer(event.to_bytes(), "<f4").copy()

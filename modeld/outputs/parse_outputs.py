@@ -1,8 +1,8 @@
-"""Parses the raw output vectors into the distributions that the messages carry.
+"""Parses a driving model's raw output vectors into the distributions of the messages.
 
-Raw vectors hold means, log standard deviations and logits. The parser writes into arrays it
-allocated once and never into the raw vectors, which stay what the device returned. All arrays are
-float32 and without the batch axis, which is always 1. Formulas: openpilot's published parser.
+A raw vector consists of heads, slices with one output each: means and log standard deviations, or
+logits. The parser writes into arrays that it allocates once, and never into the raw vectors. All
+arrays are float32 and have no batch axis, which is always 1. Formulas: openpilot's parser.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,23 +33,24 @@ Array = NDArray[np.float32]
 RawVectors = Mapping[str, Array]
 HeadUpdate = Callable[[], None]
 
-# exp(11) is about 6e4, just inside fp16: models are trained with the same clip.
+# exp(11) is about 6e4, just within fp16's range. Models are trained with the same clip.
 MAX_EXPONENT: Final = np.float32(11.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How one named output is to be read.
+    """The encoding of one named output, a slice of the raw vector.
 
-    `kind` is ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis) or
-    ``binary`` (a sigmoid each). `shape` is that of the result (of the means for ``gaussian``).
+    `kind` is ``gaussian`` (means, then log stds), ``categorical`` (softmax over the last axis) or
+    ``binary`` (one sigmoid per value). A ``gaussian`` head that is wide enough is a mixture of
+    several hypotheses.
     """
 
     name: str
     kind: Literal["gaussian", "categorical", "binary"]
-    shape: tuple[int, ...]
-    hypotheses: int = 1  # competing predictions, if wide enough for a mixture
-    selections: int = 1  # predictions to choose among the hypotheses, each with its own logits
+    shape: tuple[int, ...]  # shape of the result; for ``gaussian``, of the means
+    hypotheses: int = 1  # number of competing predictions of a mixture
+    selections: int = 1  # number of results chosen from the hypotheses, each with its own logits
     required: bool = True  # the messages cannot be filled without it
 
     @property
@@ -59,17 +60,17 @@ class Head:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Admissible widths in the raw vector: the plain one, then that of a mixture."""
+        """Admissible widths in the raw vector: without a mixture, then with one."""
         if self.kind != "gaussian":
             return (self.size,)
         if self.hypotheses == 1:
             return (2 * self.size,)
-        # Each hypothesis has means, log stds, and a logit for each selection that it competes for.
+        # Each hypothesis has means, log stds, and one logit per selection.
         mixture = self.hypotheses * (2 * self.size // self.selections + self.selections)
         return (2 * self.size, mixture)
 
 
-# All but `meta`, whose width the interface tells.
+# All heads except `meta`, whose width is given by the interface.
 HEADS: Final = (
     Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), hypotheses=5),
     Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2)),
@@ -82,7 +83,7 @@ HEADS: Final = (
     Head("pose", "gaussian", (POSE_WIDTH,)),
     Head("wide_from_device_euler", "gaussian", (EULER_WIDTH,)),
     Head("road_transform", "gaussian", (POSE_WIDTH,)),
-    # What only some generations have. The action rule makes it required.
+    # Heads of some generations only. The interface's action rule can require one.
     Head("action", "gaussian", (2,), required=False),
     Head("desired_curvature", "gaussian", (1,), required=False),
     Head("sim_pose", "gaussian", (POSE_WIDTH,), required=False),
@@ -92,31 +93,30 @@ HEADS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DrivingOutputs:
-    """Parsed outputs; every array is owned by the parser and rewritten by the next parse.
+    """Parsed outputs. The parser owns all arrays and rewrites them at the next parse.
 
-    Distances are metres, speeds m/s, angles rad, in the device frame at the frame's time (x
-    forward, y right, z down). A plan's means have those of `planplus` added, if the model has them.
-    From `action` on, None means that the model has no such output. `mixtures` has
-    ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
-    ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
+    Distances are in metres, speeds in m/s and angles in rad, in the device frame (x forward, y
+    right, z down) at the time of the camera frame. Optional outputs are None if the model lacks
+    them. For each output that is a mixture, `mixtures` has ``<name>_weights`` (hypotheses,
+    selections), ``<name>_hypotheses`` and ``<name>_stds_hypotheses`` (hypotheses, *).
     """
 
-    plan: Array  # (33, 15) rows at ``T_IDXS``; columns as named in ``constants``
+    plan: Array  # (33, 15) rows at ``T_IDXS``; columns as in ``constants``; includes `planplus`
     plan_stds: Array
     lane_lines: Array  # (4, 33, 2) y and z at ``X_IDXS``, far left to far right
     lane_lines_stds: Array
-    lane_lines_prob: Array  # (8,) two per line, the second is "the line exists"
-    road_edges: Array  # (2, 33, 2) like lane lines, left and right
+    lane_lines_prob: Array  # (8,) two per line; the second is the probability that it exists
+    road_edges: Array  # (2, 33, 2) as lane lines, left then right
     road_edges_stds: Array
-    lead: Array  # (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s"
+    lead: Array  # (3, 6, 4) x, y, v, a every 2 s, of the cars that lead in 0, 2 and 4 s
     lead_stds: Array
-    lead_prob: Array  # (3,)
+    lead_prob: Array  # (3,) probability that each lead exists
     desire_state: Array  # (8,) sums to 1
     desire_pred: Array  # (4, 8) each row sums to 1
-    meta: Array  # (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``
+    meta: Array  # (48,), (53,) or (55,) probabilities; columns as in ``META_LAYOUTS``
     pose: Array  # (6,) velocity and angular velocity of the device
     pose_stds: Array
-    wide_from_device_euler: Array  # (3,)
+    wide_from_device_euler: Array  # (3,) roll, pitch, yaw
     wide_from_device_euler_stds: Array
     road_transform: Array  # (6,) road frame relative to the device
     road_transform_stds: Array
@@ -126,15 +126,15 @@ class DrivingOutputs:
     desired_curvature_stds: Array | None = None
     sim_pose: Array | None = None  # (6,) as `pose`
     sim_pose_stds: Array | None = None
-    planplus: Array | None = None  # (33, 15) was added to the plan
+    planplus: Array | None = None  # (33, 15) correction, already added to `plan`
     planplus_stds: Array | None = None
     mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def check_vector(results: RawVectors, name: str, width: int, entry: str) -> None:
-    """Check that a run returned an output as the artifact's interface promises it.
+    """Check that an output of a run matches the artifact's interface.
 
-    Raises ModelInterfaceError if it is missing, or not float32 (1, width).
+    Raises ModelInterfaceError if it is missing, not float32, or does not have `width` values.
     """
     vector = results.get(name)
     if vector is None or vector.size != width or vector.dtype != np.float32:
@@ -146,14 +146,14 @@ def check_vector(results: RawVectors, name: str, width: int, entry: str) -> None
 
 
 def safe_exp(values: Array, out: Array) -> None:
-    """Write ``exp(min(values, 11))`` into ``out``; ``values`` stays as it is."""
+    """Write ``exp(min(values, 11))`` into ``out``; ``values`` is not changed."""
     np.minimum(values, MAX_EXPONENT, out=out)
     np.exp(out, out=out)
 
 
 def sigmoid(values: Array, out: Array) -> None:
-    """Write ``1 / (1 + safe_exp(-values))`` into ``out``; ``values`` stays as it is."""
-    # exp(-x) is clipped at large negative x, so the result is tiny there and never 1 / infinity.
+    """Write ``1 / (1 + safe_exp(-values))`` into ``out``; ``values`` is not changed."""
+    # exp(-x) is clipped for large negative x, so the result is tiny and never 1 / infinity.
     np.negative(values, out=out)
     safe_exp(out, out)
     np.add(out, np.float32(1.0), out=out)
@@ -161,21 +161,21 @@ def sigmoid(values: Array, out: Array) -> None:
 
 
 def softmax(values: Array, out: Array, *, axis: int = -1) -> None:
-    """Write the softmax of ``values`` along ``axis`` into ``out``; ``values`` stays as it is."""
-    # Subtracting the maximum leaves the softmax as it is and keeps exp from overflowing.
+    """Write the softmax of ``values`` along ``axis`` into ``out``; ``values`` is not changed."""
+    # Subtracting the maximum does not change the softmax and keeps exp from overflowing.
     np.subtract(values, values.max(axis=axis, keepdims=True), out=out)
     np.exp(out, out=out)
     np.divide(out, out.sum(axis=axis, keepdims=True), out=out)
 
 
 class OutputParser:
-    """Parses the raw vectors of one artifact; allocates everything when constructed."""
+    """Parses the raw vectors of one artifact. All arrays are allocated when it is constructed."""
 
     def __init__(self, interface: Interface) -> None:
-        """Lay out the arrays; raise as `check_heads`."""
+        """Allocate the arrays; raise as `check_heads`."""
         check_heads(interface)
-        # Of each vector a copy and its exponentials, which the heads are parts of: one pass over a
-        # vector costs less than one over each head.
+        # A copy of each vector and its exponentials; the heads are views of them. One pass over a
+        # vector costs less than one pass over each head.
         self._vectors: dict[str, tuple[Array, Array]] = {}
         self._updates: list[HeadUpdate] = []
         named: dict[str, Array] = {}
@@ -196,9 +196,9 @@ class OutputParser:
         self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
 
     def parse(self, raw: RawVectors) -> DrivingOutputs:
-        """Read the raw vectors; return ``self.outputs``, rewritten in place.
+        """Parse the raw vectors; return ``self.outputs``, rewritten in place.
 
-        `raw` has, by role, (1, width) or (width,) float32; it is not written to.
+        `raw` maps each role to its vector, float32 (1, width) or (width,).
         """
         for role, (values, exponentials) in self._vectors.items():
             values[...] = raw[role].reshape(-1)
@@ -206,18 +206,17 @@ class OutputParser:
         for update in self._updates:
             update()
         outputs = self.outputs
-        # After the choice among hypotheses; the deviations stay those of the plan.
+        # Add it after the hypothesis is chosen. The plan's standard deviations do not change.
         if outputs.planplus is not None:
             np.add(outputs.plan, outputs.planplus, out=outputs.plan)
         return outputs
 
 
-# All problems are reported at once: each attempt means compiling a model again.
 def check_heads(interface: Interface) -> None:
     """Check that the messages can be filled from the heads of an interface.
 
-    ModelInterfaceError names all heads that messages or action rule need and that are missing or
-    have a width that their shape does not explain.
+    Raises one ModelInterfaceError that names every needed head that is missing and every head with
+    a wrong width. All are reported together, because each attempt requires compiling a model.
     """
     problems = []
     found = interface.heads
@@ -249,11 +248,12 @@ def _plan_head(
     named: dict[str, Array],
     mixtures: dict[str, Array],
 ) -> HeadUpdate | None:
-    """Name the arrays of one head and return what fills them; None if they are parts of a vector.
+    """Add the arrays of one head to `named` and return the function that fills them.
 
-    `exponentials` are those of `values`, its part of the raw vector, clipped as in `safe_exp`.
+    Returns None if they are views of the vector. `values` is the head's slice of the raw vector;
+    `exponentials` are its exponentials, clipped as in `safe_exp`.
     """
-    # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
+    # The same head is a Gaussian in some models and a mixture in others; its width decides.
     if head.kind == "gaussian" and values.size == head.widths[0]:
         named[head.name] = values[: head.size].reshape(head.shape)
         named[f"{head.name}_stds"] = exponentials[head.size :].reshape(head.shape)
@@ -274,9 +274,9 @@ def _plan_mixture(
     named: Mapping[str, Array],
     mixtures: dict[str, Array],
 ) -> HeadUpdate:
-    """Return the update of a mixture: the most likely hypothesis for each selection."""
+    """Return the function that fills a mixture with the likeliest hypothesis per selection."""
     count, selections = head.hypotheses, head.selections
-    # The selections share hypotheses: each takes a part of the head's shape from one of them.
+    # All selections choose from the same hypotheses. Each fills one row of the head's shape.
     size = head.size // selections
     shape = head.shape if selections == 1 else head.shape[1:]
     weights = mixtures[f"{head.name}_weights"] = np.zeros((count, selections), np.float32)
@@ -286,12 +286,11 @@ def _plan_mixture(
     flat_stds = named[f"{head.name}_stds"].reshape(selections, size)
     flat_means, flat_spread = means.reshape(count, size), spread.reshape(count, size)
 
-    # In a row: means, log stds, logits of the selections.
+    # Each row has one hypothesis: means, log stds, logits of the selections.
     rows, exp_rows = (part.reshape(count, 2 * size + selections) for part in vector)
 
     def update() -> None:
-        # Weights of a selection sum to 1 over the hypotheses, so the axis is that of the
-        # hypotheses.
+        # Each selection's weights sum to 1 over the hypotheses, axis 0.
         softmax(rows[:, 2 * size :], weights, axis=0)
         flat_means[...] = rows[:, :size]
         flat_spread[...] = exp_rows[:, size : 2 * size]

@@ -1,9 +1,9 @@
-"""The daemon's own conclusions from the outputs of this and earlier frames.
+"""Derives the driving command, the confidence and the hard-braking warning from the outputs.
 
-The driving command is curvature, acceleration and whether to stop. Which outputs it is read from,
-and its constants, are the interface's `ActionRule` (see ADR 0021). The probabilities of a
-disengagement, followed over time, give the confidence and whether hard braking is to be expected.
-Formulas and figures: openpilot, 2023-2026.
+The driving command is curvature, acceleration and whether to stop. The interface's `ActionRule`
+specifies the outputs from which it is computed, and its constants (see ADR 0021). Confidence and
+the warning are computed from the predicted disengagement probabilities of recent frames. Formulas
+and constants: openpilot, 2023-2026.
 """
 
 import math
@@ -32,15 +32,15 @@ from modeld.vehicle.desire import LaneChangeDirection, LaneChangeState
 from modeld.vehicle.inputs import ActionTimes
 from runtime.format.interfaces import ActionRule
 
-# Below this speed both points of the planned speed mean "stand still".
+# The plan stands still if its speed is below this at the action time and a moment later.
 STOPPING_SPEED_MPS: Final = 0.05
-# The second point is looked up this long after the action time.
+# Delay of that later moment after the action time.
 STOPPING_LOOKAHEAD_S: Final = 1.0
-# A curvature is a ratio to speed: near standstill the plan says nothing about it.
+# Curvature is computed by dividing by the speed, which is at least this.
 MIN_CURVATURE_SPEED_MPS: Final = 1.0
-# Without any delay the quotients over time would be 0/0.
+# Without any delay, the quotients over time would be 0/0.
 MIN_ACTION_TIME_S: Final = 1e-3
-# Stopping rule by speed and acceleration.
+# Limits of the stopping rule "speed": the car stops if it is slower and accelerates less.
 ACTION_STOP_SPEED_MPS: Final = 0.3
 ACTION_STOP_ACCELERATION_MPS2: Final = 0.1
 
@@ -57,19 +57,19 @@ class Action:
 
     curvature_1pm: float = 0.0  # 1/m, positive to the right (device frame)
     acceleration_mps2: float = 0.0
-    should_stop: bool = False  # come to and stay at a standstill
+    should_stop: bool = False  # stop and stay stopped
 
 
 def smooth(value: float, previous: float, tau_s: float, dt_s: float = DT_MODEL_S) -> float:
-    """Return one step of a first-order low-pass filter; ``tau_s`` 0 passes the value through."""
+    """Return one step of a first-order low-pass filter; with ``tau_s`` 0, ``value`` itself."""
     alpha = 1.0 - math.exp(-dt_s / tau_s) if tau_s > 0 else 1.0
     return alpha * value + (1.0 - alpha) * previous
 
 
 def at(time_s: float, values: Sequence[float]) -> float:
-    """Return a plan's value `time_s` after the frame, between its (33,) samples at ``T_IDXS``.
+    """Interpolate a plan's (33,) values at ``T_IDXS`` linearly, `time_s` after the frame.
 
-    The last sample holds beyond it. ``numpy.interp`` takes ten times as long for one value.
+    The last value is used beyond the last time. ``numpy.interp`` is ten times slower for one value.
     """
     after = bisect_right(_TIMES_S, time_s)
     if after == 0 or after == len(_TIMES_S):
@@ -80,10 +80,10 @@ def at(time_s: float, values: Sequence[float]) -> float:
 
 
 def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tuple[float, bool]:
-    """Return the constant-jerk acceleration that meets the planned speed at ``action_t_s``.
+    """Return the acceleration at ``action_t_s`` in m/s^2, and whether the plan then stands still.
 
-    The plan is (33, 15) float32. With v(t) = v0 + a0*t + j*t^2/2 the acceleration reached at t is
-    2*(v(t) - v0)/t - a0, in m/s^2. Also returns whether the plan stands still from then on.
+    The plan is (33, 15) float32. With constant jerk j, v(t) = v0 + a0*t + j*t^2/2, so the
+    acceleration reached at t is 2*(v(t) - v0)/t - a0.
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speeds = plan[:, _FORWARD_SPEED].tolist()
@@ -93,10 +93,10 @@ def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tupl
 
 
 def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s: float) -> float:
-    """Return the curvature that meets the planned heading at ``action_t_s``, 1/m.
+    """Return the curvature that reaches the planned heading at ``action_t_s``, in 1/m.
 
-    The plan is (33, 15) float32. The same constant-change rule as for acceleration: 2*psi(t)/(v*t)
-    - psi_rate(0)/v.
+    The plan is (33, 15) float32. As for acceleration, the rate of change is constant:
+    2*psi(t)/(v*t) - psi_rate(0)/v, with heading psi and speed v.
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speed = max(v_ego_mps, MIN_CURVATURE_SPEED_MPS)
@@ -107,7 +107,7 @@ def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s:
 def rule_in_force(
     rule: ActionRule, lat_smooth_s: float | None, long_smooth_s: float | None
 ) -> ActionRule:
-    """Return the rule of an interface with the time constants that the configuration sets."""
+    """Return an interface's rule with the time constants replaced that are not None."""
     return replace(
         rule,
         lat_smooth_s=rule.lat_smooth_s if lat_smooth_s is None else lat_smooth_s,
@@ -117,13 +117,13 @@ def rule_in_force(
 
 @dataclass(slots=True)
 class ActionFilter:
-    """Derives the command of each frame and smooths it."""
+    """Computes and smooths the command of each frame."""
 
-    rule: ActionRule  # with the time constants in force
-    action: Action = Action()  # of the previous frame
+    rule: ActionRule  # the interface's rule, with the configured time constants
+    action: Action = Action()  # command of the previous frame
 
     def update(self, outputs: DrivingOutputs, v_ego_mps: float, times: ActionTimes) -> Action:
-        """Return the command for one frame; the outputs have the heads that the rule names."""
+        """Return the command for one frame; the outputs must have the heads that the rule needs."""
         rule, previous = self.rule, self.action
         acceleration, should_stop = self._longitudinal(outputs, v_ego_mps, times.longitudinal_s)
         if rule.hold_below_mps > 0.0 and v_ego_mps <= rule.hold_below_mps:
@@ -146,7 +146,7 @@ class ActionFilter:
             assert outputs.desired_curvature is not None  # heads were checked
             return float(outputs.desired_curvature[0])
         assert outputs.action is not None
-        # The model names the lateral acceleration: v^2 times the curvature.
+        # The model outputs the lateral acceleration, v^2 times the curvature.
         return float(outputs.action[0]) / max(v_ego_mps, MIN_CURVATURE_SPEED_MPS) ** 2
 
     def _longitudinal(
@@ -161,7 +161,7 @@ class ActionFilter:
             assert outputs.action is not None
             acceleration, should_stop = float(outputs.action[1]), False
         if self.rule.stop == "speed":
-            # A car that hardly moves, and is not to start moving.
+            # Stop if the car hardly moves and is not about to start.
             should_stop = (
                 v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration < ACTION_STOP_ACCELERATION_MPS2
             )
@@ -170,25 +170,26 @@ class ActionFilter:
         return acceleration, should_stop
 
 
-# --- Confidence and expected hard braking -----------------------------------------------------
+# --- Confidence and the hard-braking warning --------------------------------------------------
 
 HORIZONS: Final = len(DISENGAGE_HORIZONS_S)
 # One new row per horizon step of 2 s, so the anti-diagonal holds predictions for one moment.
 CONFIDENCE_PERIOD_FRAMES: Final = 2 * MODEL_RUN_HZ
+# Upper limits of the score for each grade.
 GREEN_BELOW: Final = 0.01165
 YELLOW_BELOW: Final = 0.06157
 
-# Hard braking is announced only when every recent frame agrees, the newest ones most firmly.
-# As float32, like the probabilities.
+# Hard braking is expected only if all recent frames exceed these probabilities, oldest frame first.
+# They are rounded to float32, like the outputs.
 HARD_BRAKE_5_THRESHOLDS: Final = np.array([0.05, 0.05, 0.15, 0.15, 0.15], np.float32).tolist()
 HARD_BRAKE_3_THRESHOLDS: Final = np.array([0.7, 0.7], np.float32).tolist()
 
-# A survival probability below this is "certainly disengaged by then".
+# Below this survival probability, a disengagement counts as certain.
 MIN_SURVIVAL: Final = 1e-6
 
 
 class Confidence(IntEnum):
-    """Ordinals of ``log.ModelDataV2.ConfidenceClass``."""
+    """Grade of confidence; values as in ``log.ModelDataV2.ConfidenceClass``."""
 
     RED = 0
     YELLOW = 1
@@ -196,12 +197,12 @@ class Confidence(IntEnum):
 
 
 def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the chance of a disengagement inside each 2 s slice, given none before it.
+    """Return the probability of a disengagement in each 2 s slice, given none before it, (5,).
 
-    `meta` are float32 probabilities, one of ``META_LAYOUTS``. The model predicts cumulative chances
-    per cause: any(t) = 1 - product of (1 - cause(t)). The slice's own chance is (any(t) - any(t-1))
-    / (1 - any(t-1)). The result is (5,) float64. If a disengagement is certain before the slice,
-    the quotient is undefined and 1 is returned: doubt must not look like confidence (see ADR 0021).
+    `meta` has float32 probabilities in one of ``META_LAYOUTS``. They are cumulative per cause:
+    any(t) = 1 - product of (1 - cause(t)). The probability of a slice is (any(t) - any(t-1)) / (1 -
+    any(t-1)). If a disengagement before the slice is certain, the quotient is undefined and the
+    result is 1, so uncertainty never appears as confidence (see ADR 0021).
     """
     causes, layout = meta.astype(np.float64), META_LAYOUTS[meta.size]
     survival = (
@@ -217,9 +218,9 @@ def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]
 
 @dataclass(slots=True)
 class ConfidenceFilter:
-    """Grades how well past predictions agree that no disengagement is near.
+    """Grades the confidence: how unlikely recent predictions make a disengagement now.
 
-    `history` is (5, 5), one row per 2 s, newest last; columns are horizons.
+    `history` is (5, 5) with one row of predictions per 2 s, newest last; columns are horizons.
     """
 
     history: NDArray[np.float64] = field(default_factory=lambda: np.zeros((HORIZONS, HORIZONS)))
@@ -229,7 +230,7 @@ class ConfidenceFilter:
         if frame_id % CONFIDENCE_PERIOD_FRAMES == 0:
             self.history[:-1] = self.history[1:]
             self.history[-1] = independent_disengagements(meta)
-        # Row i was made (4 - i) slices ago; its column (4 - i) is about the slice before us now.
+        # Row i was predicted (4 - i) slices ago, so its column (4 - i) is about the current slice.
         score = sum(float(self.history[row, -1 - row]) for row in range(HORIZONS)) / HORIZONS
         if score < GREEN_BELOW:
             return Confidence.GREEN
@@ -238,16 +239,15 @@ class ConfidenceFilter:
 
 @dataclass(slots=True)
 class HardBrakeFilter:
-    """Recognises a lasting prediction of hard braking within 2 s.
+    """Detects a lasting prediction of hard braking within 2 s."""
 
-    `braking_5` has 5 recent P(harder than 5 m/s^2), `braking_3` 2 of 3 m/s^2, newest last.
-    """
-
+    # Recent probabilities of braking harder than 5 m/s^2, newest last.
     braking_5: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_5_THRESHOLDS))
+    # Recent probabilities of braking harder than 3 m/s^2, newest last.
     braking_3: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_3_THRESHOLDS))
 
     def update(self, meta: NDArray[np.float32]) -> bool:
-        """Return whether to expect hard braking by the meta probabilities of a frame."""
+        """Return whether to expect hard braking, given the meta probabilities of a frame."""
         layout = META_LAYOUTS[meta.size]
         self.braking_5 = [*self.braking_5[1:], float(meta[layout.hard_brake_5][0])]
         self.braking_3 = [*self.braking_3[1:], float(meta[layout.hard_brake_3][0])]

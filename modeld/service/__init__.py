@@ -1,1 +1,1 @@
-"""The daemon as a service: settings, log, notification, real-time scheduling."""
+"""Runs the daemon as a service: settings, log, service manager, real-time scheduling."""

@@ -1,7 +1,7 @@
-"""Settings of the daemon, one field each with its bounds and what it does.
+"""The daemon's settings: one dataclass field each, with default, bounds and description.
 
-Fields are the only source: ``modeld.service.config_sources`` reads files, variables and options by
-them, and writes the sample file. Example of a file::
+``modeld.service.config_sources`` derives the keys of files, the environment variables, the options
+and the sample file from these fields. Example of a file::
 
     model = "/usr/share/modeld/driving.pkl"
     publish_address = "ipc:///run/modeld"
@@ -39,20 +39,20 @@ from modeld.vehicle.cameras import DeviceCameras
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
 SIMULATION_VARIABLE: Final = "SIMULATION"
-_NO: Final = ("", "0")  # in a variable of the stack
-# For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
-# must go round once a second, and two runs that hang must be known before.
+_NO: Final = ("", "0")  # values of a stack's variable that mean "no"
+# Upper bound of the timeouts of a frame and of a run. The unit's watchdog acts after 2 s without
+# progress. Before that, a loop without cameras must have iterated and two runs must have timed out.
 LONGEST_WAIT_MS: Final = 800
 
 
 def environment_prefix() -> str:
-    """Return what keeps several stacks on one machine apart, "" where nothing does."""
+    """Return OPENPILOT_PREFIX, which separates stacks on one machine; "" if it is not set."""
     return os.environ.get("OPENPILOT_PREFIX", "")
 
 
 @dataclass(frozen=True, slots=True)
 class RealtimeConfig:
-    """Requests to the system; each is optional, and its effect is reported."""
+    """Real-time settings, each optional. Whether the system granted it is reported."""
 
     cpus: str | None = described(
         None,
@@ -86,7 +86,7 @@ class RealtimeConfig:
 
 @dataclass(frozen=True, slots=True)
 class CameraTable:
-    """A camera as the file describes it, which takes the first three."""
+    """A camera in the configuration file, which must give the first three settings."""
 
     width: int | None = described(
         None, "Width of the picture, pixels.", bounds=(2, 16384), example=960
@@ -107,7 +107,7 @@ class CameraTable:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings; every instance has been checked."""
+    """The settings. Construction checks all values."""
 
     model: Path | None = described(
         None,
@@ -219,7 +219,7 @@ class Config:
         check=camera_form,
         option="--camera-server ADDRESS",
     )
-    # Used instead of the device's: tables ``[camera.road]``, ``[camera.wide]``.
+    # Replace the cameras of the device table; from the tables ``[camera.road]``, ``[camera.wide]``.
     cameras: DeviceCameras | None = None
     frame_timeout_ms: int = described(
         100,
@@ -274,7 +274,7 @@ class Config:
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
 
     def __post_init__(self) -> None:
-        """Check each field, and fields against each other; ConfigError names all that is wrong."""
+        """Check all fields; raise one ConfigError with all problems."""
         problems: list[str] = []
         for key, value in self.values().items():
             try:
@@ -288,31 +288,32 @@ class Config:
             raise ConfigError("; ".join(problems))
 
     def values(self) -> dict[str, Any]:
-        """Return the value of every setting by its key, as in ``SETTINGS``."""
+        """Return the value of every setting, by the keys of ``SETTINGS``."""
         return {key: _value(self, key.split(".")) for key in SETTINGS}
 
     @property
     def bus_stack(self) -> Stack:
-        """The row of the stack, with the hash of ports that is in force."""
+        """The selected driving stack, with `port_hash` if it is set."""
         stack = STACKS[self.stack]
         return stack if self.port_hash is None else replace(stack, hash_name=self.port_hash)
 
     @property
     def addresses(self) -> Addresses:
-        """The addresses of the bus that are in force."""
+        """The bus addresses to publish and to subscribe."""
         bus = self.bus_address
         return Addresses(self.publish_address or bus, self.subscribe_address or bus)
 
     @property
     def prefix(self) -> str:
-        """As `environment_prefix`."""
+        """The value of `environment_prefix`."""
         return environment_prefix()
 
     def parameters(self) -> Path:
-        """Return the directory of the stack's parameters; without one given, by environment."""
+        """Return the directory of the stack's parameters: `params_dir`, else the stack's own."""
         if self.params_dir is not None:
             return self.params_dir
-        # A user of a container may have no home; then only another directory can be meant.
+        # In a container, the user may have no home directory. That is no error here, because some
+        # stacks do not use it.
         return self.bus_stack.params_dir(
             Path(os.path.expanduser("~")),  # noqa: PTH111 -- Path.home() raises where there is none
             root=os.environ.get("PARAMS_ROOT", ""),
@@ -328,13 +329,13 @@ def _all_settings() -> dict[str, Setting]:
     return found | realtime
 
 
-# All settings by key; those of tables last, as a file has them.
+# All settings by key. Those in tables are last, as in a file.
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(_all_settings())
 
 
 def _value(config: Config, path: list[str]) -> Any:
     value: Any = config
-    # The table of a file is singular.
+    # The table is named "camera", the field "cameras".
     for name in ("cameras" if name == "camera" else name for name in path):
         value = None if value is None else getattr(value, name)
     return value

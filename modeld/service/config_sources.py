@@ -1,6 +1,6 @@
-"""Where settings come from: defaults, a TOML file, environment variables, options; the last wins.
+"""Reads settings from defaults, a TOML file, environment variables and options.
 
-One line reports everything that is wrong in any of them.
+Later sources override earlier ones. All problems in all sources are reported together in one line.
 """
 
 import textwrap
@@ -23,13 +23,13 @@ from modeld.vehicle.cameras import Camera, DeviceCameras
 from runtime.files.user_file import read_given
 
 PREFIX: Final = "MODELD_"
-# Variables of the same prefix that are no settings (docs/env-vars.md).
+# Variables with the same prefix that are not settings (docs/env-vars.md).
 OTHER_VARIABLES: Final = ("MODELD_ADRENO_DIR", "MODELD_CACHE_DIR", "MODELD_POCL_CPU")
 MAX_FILE_BYTES: Final = 1 << 20
 # Tests of the daemon may set variables of this prefix for their own use.
 TEST_PREFIX: Final = "MODELD_TEST_"
 
-# Settings whose defaults come from the stack's variables.
+# Settings whose defaults come from variables of the driving stack.
 _BY_STACK: Final = {
     "send_raw_predictions": RAW_PREDICTIONS_VARIABLE,
     "simulation": SIMULATION_VARIABLE,
@@ -39,16 +39,16 @@ _TABLES: Final = tuple(dict.fromkeys(key.rpartition(".")[0] for key in SETTINGS 
 
 
 class Given(NamedTuple):
-    """A setting as an option of the command line gives it."""
+    """A setting given as a command line option."""
 
-    key: str  # of ``SETTINGS``; another is refused
-    text: str  # its value, spelled
-    option: str  # for people
+    key: str  # key of ``SETTINGS``; any other is an error
+    text: str  # value as text
+    option: str  # name of the option, for messages
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and for each key where its value comes from."""
+    """Settings and the source of each value."""
 
     config: Config
     sources: Mapping[str, str]  # key -> "default", "file PATH", "variable NAME" or "option NAME"
@@ -59,7 +59,7 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     options: Iterable[Given] = (),
 ) -> Config:
-    """Return the settings; arguments and errors as of `load_settings`."""
+    """Return the settings; arguments and errors are those of `load_settings`."""
     return load_settings(path, environment, options).config
 
 
@@ -70,9 +70,9 @@ def load_settings(
 ) -> LoadedSettings:
     """Read the settings from defaults, a TOML file, variables and options.
 
-    Relative paths in the file are relative to the file. Variables that begin with ``MODELD_`` have
-    to be known. Raises ConfigError if the file cannot be read, or with all unacceptable keys and
-    values.
+    Relative paths in the file are relative to the file. Unknown variables that begin with
+    ``MODELD_`` are errors. Raises ConfigError if the file cannot be read, or with all invalid keys
+    and values.
     """
     found = _Found()
     if path is not None:
@@ -90,7 +90,7 @@ def load_settings(
     plain = {key: value for key, value in values.items() if "." not in key}
     try:
         config = Config(**plain, cameras=cameras, realtime=RealtimeConfig(**realtime))
-    except ConfigError as error:  # settings that do not go together
+    except ConfigError as error:  # settings that contradict each other
         raise ConfigError(f"{found.where}: {error}") from error
     return LoadedSettings(config, {**dict.fromkeys(SETTINGS, "default"), **found.sources})
 
@@ -104,20 +104,20 @@ def changed_settings(config: Config) -> str:
 class _Found:
     """The values read so far, and the problems found."""
 
-    where: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    problems: dict[str, list[str]] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
+    where: str = ""  # the source being read, for messages
+    values: dict[str, Any] = field(default_factory=dict)  # by key
+    sources: dict[str, str] = field(default_factory=dict)  # key -> as in LoadedSettings
+    places: dict[str, str] = field(default_factory=dict)  # key -> the `where` that set it
+    problems: dict[str, list[str]] = field(default_factory=dict)  # by `where`
+    refused: set[str] = field(default_factory=set)  # keys with invalid values
 
     def wrong(self, problem: str, key: str = "") -> None:
-        """Note a problem of the current place, and the key of the bad value."""
+        """Record a problem in the current source, and the key of the invalid value."""
         self.problems.setdefault(self.where, []).append(problem)
         self.refused.add(key)
 
     def take(self, key: str, value: Any, source: str) -> None:
-        """Set a checked value, replacing those of earlier sources."""
+        """Set a checked value, which replaces that of earlier sources."""
         for covered in SETTINGS[key].doc.covers:
             if self.places.get(covered) != self.where:
                 self.values.pop(covered, None)
@@ -127,7 +127,7 @@ class _Found:
         self.sources[key] = source
 
     def spelled(self, key: str, text: str, source: str, name: str) -> None:
-        """Parse and set the value of a variable or an option."""
+        """Parse and set the text of the variable or option `name`."""
         if key not in SETTINGS:
             self.wrong(f"unknown key {key}{suggestion(key, SETTINGS)}")
             return
@@ -182,7 +182,7 @@ def _unknown(key: str, value: Any) -> str:
         return f"{key}: expected {expected}, got {value!r:.80}"
     if isinstance(value, dict):
         return f"unknown table [{key}]{suggestion(key, _TABLES)}"
-    # The key may be in the wrong table.
+    # The key may belong in another table.
     near = suggestion(key, SETTINGS)
     last = key.rpartition(".")[2]
     elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == last]
@@ -199,12 +199,12 @@ def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
         if name not in _BY_VARIABLE:
             near = suggestion(name, (*_BY_VARIABLE, *OTHER_VARIABLES), PREFIX)
             found.wrong(f"unknown variable {name}{near}")
-        elif text:  # an empty variable counts as not set
+        elif text:  # an empty variable counts as unset
             found.spelled(_BY_VARIABLE[name], text, f"variable {name}", name)
 
 
 def _cameras(found: _Found) -> DeviceCameras | None:
-    """Return the cameras; their keys may come from different sources."""
+    """Return the configured cameras, whose keys can come from different sources."""
     cameras: dict[str, Camera] = {}
     for name in ("road", "wide"):
         keys = [key for key in SETTINGS if key.startswith(f"camera.{name}.")]
@@ -223,7 +223,7 @@ def _cameras(found: _Found) -> DeviceCameras | None:
     return DeviceCameras(cameras["road"], cameras.get("wide")) if cameras else None
 
 
-# --- The sample of a configuration file: every setting with what it does, as comments ---------
+# --- The sample configuration file: every setting with its description, as comments -----------
 
 _WIDTH: Final = 96
 _HEAD: Final = """\
@@ -235,10 +235,7 @@ _HEAD: Final = """\
 
 
 def sample_config(values: Mapping[str, Any] | None = None) -> str:
-    """Return a complete sample: every line is a comment, except the values in force.
-
-    `values` are those, by keys of ``SETTINGS``.
-    """
+    """Return a complete sample file. Settings in `values`, by key, are set; others are comments."""
     given = values or {}
     parts = [_HEAD]
     table = ""
@@ -258,7 +255,7 @@ def _comment(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> str:
-    """Return the permitted values, if the line itself does not show them."""
+    """Return the permitted values in parentheses, "" if the setting has no choices or bounds."""
     said = setting.doc.choices or setting.doc.bounds
     return f"({setting.expected})" if said else ""
 

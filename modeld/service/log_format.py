@@ -1,4 +1,8 @@
-"""Lines of the service's log, as text or JSON, and the limit on repeated ones."""
+"""Formats the service's log records as text or JSON lines, and limits repeated ones.
+
+`entry_of` copies a `logging` record to an `Entry`, which the writer's thread formats later.
+`RateLimit` suppresses records of a kind that is logged too often, and counts them.
+"""
 
 import json
 import logging
@@ -10,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final, Protocol
 
-# Characters of a message; a longer one is a defect of its writer, and must not fill the queue.
+# Longest message, in characters. Longer ones are truncated, so they cannot fill the queue.
 MAX_MESSAGE: Final = 3000
-# Innermost calls of an exception that are named in one line.
+# Number of innermost calls shown for an exception in one line.
 MAX_FRAMES: Final = 6
 
-# Levels of syslog(3) that sd-daemon(3) reads from the beginning of a line as "<N>".
+# Levels of syslog(3). The prefix "<N>" of a line gives its level to the journal, see sd-daemon(3).
 _PRIORITIES: Final = (
     (logging.CRITICAL, 2),
     (logging.ERROR, 3),
@@ -27,27 +31,27 @@ _DEBUG_PRIORITY: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that waits for its writer; holds no object of the program."""
+    """A log record in the writer's queue. It holds no references to objects of the program."""
 
-    created_s: float  # wall clock, seconds since 1970; only ever shown
+    created_s: float  # Unix time, for display only
     level: int
-    name: str  # of the logger
-    message: str  # with its arguments filled in
-    exception: traceback.TracebackException | None = None  # with its calls, without their variables
+    name: str  # name of the logger
+    message: str  # message with its arguments filled in
+    exception: traceback.TracebackException | None = None  # calls without local variables
 
 
 def entry_of(record: logging.LogRecord) -> Entry:
-    """Return what of a record is shown; arguments that do not fit their message are shown too."""
+    """Return the entry of a record. Arguments that do not fit the message do not raise."""
     try:
         message = record.getMessage()
     except Exception as error:  # noqa: BLE001 -- whatever an argument's __str__ raises
-        # The arguments are not shown: one of them may be what cannot be.
+        # Do not show the arguments: one of them may be the one that raises.
         message = f"{record.msg!s} (arguments do not fit: {type(error).__name__})"
     if len(message) > MAX_MESSAGE:
         message = f"{message[:MAX_MESSAGE]}... ({len(message)} characters)"
     exception = None
     if record.exc_info and record.exc_info[1] is not None:
-        # The writer's thread looks up lines of source: files may be slow.
+        # Reading source files can be slow, so the writer's thread looks up their lines.
         exception = traceback.TracebackException.from_exception(
             record.exc_info[1], lookup_lines=False, compact=True
         )
@@ -55,22 +59,19 @@ def entry_of(record: logging.LogRecord) -> Entry:
 
 
 class Format(Protocol):
-    """Makes the lines of an entry."""
+    """Formats entries as lines."""
 
     def lines(self, entry: Entry) -> Iterator[str]:
-        """Yield one line, without its end; several for a whole traceback."""
+        """Yield the lines of an entry without line ends; more than one only for a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """``2026-11-22T22:50:01.123Z I modeld.daemon: running``.
+    """Text lines such as ``2026-11-22T22:50:01.123Z I modeld.daemon: running``."""
 
-    The journal has the time itself, and takes the level from ``<6>`` in front. Tracebacks show
-    exceptions as Python does, in several lines; without, the innermost calls stand in the record's
-    own line.
-    """
-
-    journal: bool = False
+    journal: bool = False  # omit the time, which the journal adds, and prefix the level as ``<6>``
+    # Show exceptions in several lines, as Python does. Otherwise the record's own line has the
+    # innermost calls.
     tracebacks: bool = False
 
     def lines(self, entry: Entry) -> Iterator[str]:
@@ -90,15 +91,12 @@ class TextFormat:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """``{"time": ..., "level": "info", "logger": ..., "message": ..., "exception": ...}``.
+    """``{"time": ..., "level": "info", "logger": ..., "message": ..., "exception": ...}``."""
 
-    The journal takes the level from ``<6>`` in front, and keeps the rest.
-    """
-
-    journal: bool = False
+    journal: bool = False  # prefix the level for the journal, as ``<6>``
 
     def lines(self, entry: Entry) -> Iterator[str]:
-        """Yield the object of an entry in one line of ASCII."""
+        """Yield the JSON object of an entry in one line of ASCII."""
         fields = {
             "time": _time(entry.created_s),
             "level": logging.getLevelName(entry.level).lower(),
@@ -112,10 +110,10 @@ class JsonFormat:
 
 
 def journal_reads(descriptor: int) -> bool:
-    """Whether a descriptor is the stream to the journal that the service manager has opened.
+    """Return whether a descriptor is the stream to the journal opened by the service manager.
 
-    ``JOURNAL_STREAM`` is its device and inode, see systemd.exec(5); a descriptor that was
-    redirected since has others.
+    ``JOURNAL_STREAM`` has the stream's device and inode, see systemd.exec(5). They differ if the
+    descriptor was redirected.
     """
     device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
     try:
@@ -135,14 +133,14 @@ def _priority(level: int) -> int:
 
 
 def _printable(text: str) -> str:
-    """Return one line of text; control characters, which a terminal would obey, are spelled."""
+    """Return one line of text with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _one_line(exception: traceback.TracebackException) -> str:
-    """Return ``KeyError: 'x' (at daemon.py:12 step, process.py:80 run)``, the innermost first."""
+    """Return ``KeyError: 'x' (at daemon.py:12 step, process.py:80 run)``, innermost call first."""
     what = "".join(exception.format_exception_only()).strip()
     calls = [
         f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}"
@@ -151,15 +149,16 @@ def _one_line(exception: traceback.TracebackException) -> str:
     return f"{what} (at {', '.join(calls)})" if calls else what
 
 
-# --- Limit on records of one kind from one place ----------------------------------------------
+# --- Rate limit for records of one kind -------------------------------------------------------
 
-# At 20 Hz a fault that lasts gives 1 line a second instead of 20, and its first half second whole.
+# The most records of one kind per period. At 20 Hz, a lasting fault is logged once a second on
+# average instead of 20 times; its first half second is complete.
 MOST: Final = 10
 PERIOD_NS: Final = 10_000_000_000
-# Most kinds that are counted apart; a place whose texts are all different must not fill the memory.
+# The most kinds counted separately. The bound limits memory if a program logs ever new texts.
 MAX_KINDS: Final = 512
 
-# File, line, text without its arguments, and the writer's own name of the kind, "" without one.
+# The kind of a record: file, line, message without arguments, and an optional name, or "".
 Kind = tuple[str, int, str, str]
 
 
@@ -173,9 +172,9 @@ class _Window:
 
 @dataclass(slots=True)
 class RateLimit:
-    """Counts records by kind; each kind has its own allowance, so that none starves another.
+    """Limits the number of records per kind, so one kind cannot crowd out another.
 
-    At most `most` of a kind are shown in a period, which begins with its first record.
+    At most `most` records of a kind are shown in a period, which begins with the first of them.
     """
 
     most: int = MOST
@@ -183,11 +182,14 @@ class RateLimit:
     _windows: dict[Kind, _Window] = field(default_factory=dict)
 
     def admit(self, kind: Kind, entry: Entry, now_ns: int) -> Entry | None:
-        """Return the entry, with the number suppressed before it, or None to suppress it."""
+        """Return the entry, or None to suppress it.
+
+        The first entry after suppressed ones gets a note with their number.
+        """
         window = self._windows.get(kind)
         if window is None or now_ns - window.start_ns >= self.period_ns:
             entry = _noted(entry, 0 if window is None else window.suppressed, "%d suppressed")
-            self._windows.pop(kind, None)  # the newest stand last
+            self._windows.pop(kind, None)  # the newest window must be last
             self._windows[kind] = window = _Window(now_ns)
             if len(self._windows) > MAX_KINDS:
                 del self._windows[next(iter(self._windows))]
@@ -199,7 +201,10 @@ class RateLimit:
         return entry
 
     def ended(self, now_ns: int | None = None) -> list[Entry]:
-        """Return each kind's last suppressed entry whose period is over at `now_ns`; None: all."""
+        """Return the last suppressed entry of each kind whose period is over at `now_ns`.
+
+        With None, return those of all kinds.
+        """
         found: list[Entry] = []
         for window in self._windows.values():
             over = now_ns is None or now_ns - window.start_ns >= self.period_ns

@@ -1,6 +1,7 @@
-"""Reports to the service manager by systemd's notification protocol, sd_notify(3).
+"""Notifies the service manager with systemd's protocol, sd_notify(3).
 
-One datagram of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET`` names; nobody answers.
+Each notification is one datagram of ``KEY=VALUE`` lines, sent to the socket named by
+``NOTIFY_SOCKET``. There is no reply.
 """
 
 import logging
@@ -15,18 +16,20 @@ _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _PID: Final = "WATCHDOG_PID"
 _US_PER_S: Final = 1_000_000
-# A watchdog that runs already goes on while a process loads; kernels may have to be built.
+# Watchdog period during a reload, in which kernels may have to be built.
 RELOAD_S: Final = 60.0
+# Longest wait for the manager to accept READY.
 READY_WAIT_S: Final = 2.0
-# A line of status that a person reads in `systemctl status`.
+# Characters of the status line in `systemctl status`.
 _MAX_STATUS: Final = 400
 
 
 class Notifier:
-    """The connection to the service manager; without one every method does nothing.
+    """The connection to the service manager. Without a manager, every method does nothing.
 
-    The manager expects `alive` again within `watchdog_s`, None for no watchdog. `environment` has
-    the variables for a process that takes this one's place.
+    Attributes:
+        watchdog_s: The manager's watchdog period, within which it expects `alive`, or None.
+        environment: The manager's variables, for a process that replaces this one.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -39,10 +42,13 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> "Notifier":
-        """Remove the manager's variables from `environ`, so that children do not speak for us."""
+        """Return the notifier for the manager's variables in `environ`.
+
+        The variables are removed from `environ`, so child processes do not notify the manager.
+        """
         found = {n: environ.pop(n) for n in (_SOCKET, _PERIOD, _PID) if n in environ}
         watchdog_s = None
-        # The variables may have been meant for a parent that left them behind.
+        # The variables may be leftovers that were meant for a parent process.
         if found.get(_PERIOD, "").isdigit() and found.get(_PID, str(os.getpid())) == str(
             os.getpid()
         ):
@@ -52,37 +58,38 @@ class Notifier:
         return notifier
 
     def ready(self) -> None:
-        """The daemon has what it needs to work, and waits for cameras or has some."""
+        """Report that start-up is complete; the daemon may still wait for cameras."""
         watchdog = self._period(self.watchdog_s)
-        # Said once, and without it a sound daemon is ended: a manager that is busy is waited for.
+        # Wait for a busy manager: this is sent only once, and without it the manager ends the
+        # daemon.
         self._send(f"READY=1{watchdog}", wait_s=READY_WAIT_S)
 
     def status(self, text: str) -> None:
-        """Describe the present state in one line."""
+        """Report the current state in one line."""
         self._send(f"STATUS={' '.join(text.split())[:_MAX_STATUS]}")
 
     def alive(self) -> None:
-        """Real progress has been seen since the last call."""
+        """Report progress, which feeds the watchdog."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The daemon ends."""
+        """Report that the daemon is ending."""
         self._send("STOPPING=1")
 
     def reloading(self, now_ns: int) -> None:
-        """Announce a restart of the daemon; `ready` follows, and sets the watchdog's period again.
+        """Report a restart of the daemon, which `ready` ends by restoring the watchdog period.
 
-        `now_ns` is of the monotonic clock.
+        `now_ns` is on the monotonic clock.
         """
         watchdog = self._period(RELOAD_S if self.watchdog_s else None)
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}{watchdog}")
 
     def extend_start(self, seconds: float) -> None:
-        """Starting takes up to this much longer, as kernels are compiled."""
+        """Report that start-up takes up to `seconds` longer, because kernels are compiled."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _US_PER_S)}")
 
     def close(self) -> None:
-        """Close the socket; nothing is sent any more."""
+        """Close the socket; later notifications are ignored."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -96,14 +103,14 @@ class Notifier:
         if self._socket is None or self._address is None:
             return
         try:
-            # A manager that does not read must not hold the loop's watcher up.
+            # A manager that does not read must not block the supervisor.
             self._socket.settimeout(wait_s)
             self._socket.sendto(text.encode("utf-8", "replace"), socket.MSG_NOSIGNAL, self._address)
         except OSError as error:
-            # The manager may be gone, or slow; the daemon goes on, and the watchdog decides.
+            # The manager may have ended or be slow. The daemon continues; the watchdog decides.
             logger.debug("service manager not told %s: %s", text.partition("=")[0], error)
 
 
 def _socket_address(address: str) -> str:
-    """Return an address as the socket module takes it: "@name" is an abstract one."""
+    """Return an address for the socket module; "@name" is an abstract one."""
     return "\0" + address[1:] if address.startswith("@") else address

@@ -1,13 +1,13 @@
-"""Real-time settings for steady frames: CPUs, priority, locked memory, no garbage collection.
+"""Applies real-time settings: CPU affinity, priority, locked memory, no garbage collection.
 
-Each is optional, and a refusal is no error: a daemon that is a little late drives better than one
-that does not start. Whether each took effect is an `Effect`, for the log and for the health
-message. Linux and glibc; where a call does not exist, that is the reason.
+Each setting is optional. If the system refuses one, that is not an error: a daemon that is a little
+late drives better than one that does not start. The result of each setting is an `Effect`, for the
+log and the health message. The calls are those of Linux and glibc.
 
-The main thread calls `apply_to_process` and `apply_to_program` once, when the model has been
-loaded: memory that is in use by then is locked, and the collector leaves existing objects alone.
-`apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by then, so they
-do not inherit the loop's CPUs: `runtime.opencl.workers` places them. ADR 0094 has the gain of each.
+The main thread calls `apply_to_process` and `apply_to_program` once the model is loaded: memory in
+use by then is locked, and the collector ignores existing objects. The loop's thread first calls
+`apply_to_loop`. The driver's threads already exist then and do not inherit the loop's CPUs;
+`runtime.opencl.workers` assigns theirs. ADR 0094 has the gain of each setting.
 """
 
 import ctypes
@@ -29,14 +29,14 @@ from modeld.service.config import RealtimeConfig
 if TYPE_CHECKING:
     import runtime
 
-# The supervisor shares the interpreter with the loop. A thread that wants it waits this
-# time until the other must give way: 5 ms by default, a tenth of a frame. Shorter costs nothing
-# here, as the two seldom want it at the same time.
+# Time after which a thread must release the interpreter lock to a waiting one. Python's default of
+# 5 ms, a tenth of a frame, would delay the loop when the supervisor runs. A shorter interval costs
+# nothing, because the two threads seldom compete.
 SWITCH_INTERVAL_S: Final = 0.000_5
-# Of the loop's stack, in use from the first frame on: deeper than any call of the frame path.
+# Bytes of the loop's stack to touch in advance, more than any frame uses.
 STACK_BYTES: Final = 256 * 1024
 
-# <sys/mman.h>, Linux on every architecture that we build for.
+# <sys/mman.h>; these values are the same on all supported architectures of Linux.
 _MCL_CURRENT: Final = 1
 _MCL_FUTURE: Final = 2
 _MCL_ONFAULT: Final = 4
@@ -44,8 +44,9 @@ _MADV_POPULATE_WRITE: Final = 23  # since Linux 5.14
 # <malloc.h>, glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# Blocks up to this size come from memory that is kept; the largest that glibc accepts.
+# Blocks up to this size are allocated on the heap; the largest value that glibc accepts.
 _KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
+# Free memory that the heap keeps instead of returning it to the system.
 _KEPT_HEAP_BYTES: Final = 256 * 1024 * 1024
 
 _CAP_IPC_LOCK: Final = 14  # <linux/capability.h>
@@ -56,12 +57,12 @@ _RT_RUNTIME: Final = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A request to the system, and whether it took effect."""
+    """A real-time setting and whether it took effect."""
 
-    name: str  # of the setting in ``[realtime]``
-    wanted: str  # its value, as text
+    name: str  # name of the setting in ``[realtime]``
+    wanted: str  # its value as text
     effective: bool
-    reason: str = ""  # why it did not, and what to do; "" if it did
+    reason: str = ""  # why it took no effect, and the remedy; "" if it did
 
     def __str__(self) -> str:
         text = f"{self.name} {self.wanted}"
@@ -69,13 +70,13 @@ class Effect:
 
 
 def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
-    """Ask for what concerns all threads; call when the model is loaded, before the loop starts."""
+    """Apply the settings of the process; call after the model is loaded, before the loop starts."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     effects = []
     if settings.lock_memory:
         effects.append(_lock_memory())
     if settings.freeze_gc:
-        # Objects that exist now need no collection again; cycles of the loop are rare and small.
+        # Existing objects need no further collection, and the loop creates few reference cycles.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -84,9 +85,9 @@ def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
 
 
 def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
-    """Ask for what concerns the calling thread alone."""
+    """Apply the settings of the calling thread."""
     effects = []
-    # The main thread's stack is not all there to be touched; it grows, and is locked as it does.
+    # The main thread's stack cannot be touched in advance: it grows on demand, and is locked then.
     if settings.lock_memory and threading.current_thread() is not threading.main_thread():
         effects.append(_touch_stack())
     if settings.cpus is not None:
@@ -97,7 +98,7 @@ def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
 
 
 def apply_to_program(settings: RealtimeConfig, program: "runtime.Program") -> tuple[Effect, ...]:
-    """Set up the work on the device: its queue, and the threads of a driver for CPUs.
+    """Apply the settings of the device: the priority of its queue and of a CPU driver's threads.
 
     The program must have been loaded with ``gpu_priority``.
     """
@@ -106,7 +107,7 @@ def apply_to_program(settings: RealtimeConfig, program: "runtime.Program") -> tu
         refusal = program.priority_refusal
         effects.append(Effect("gpu_priority", settings.gpu_priority, not refusal, refusal))
     if settings.priority > 0 and program.workers is not None:
-        # On a CPU the model is computed by these: the loop's own priority alone would not help it.
+        # On a CPU device these threads compute the model, so the loop's own priority is not enough.
         name, wanted = "priority of the device's threads", str(settings.priority)
         try:
             program.workers.run_first(settings.priority)
@@ -118,16 +119,19 @@ def apply_to_program(settings: RealtimeConfig, program: "runtime.Program") -> tu
 
 
 def newest(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Return the last effect of each name: of a loop's second thread the same is asked again."""
+    """Return the last effect of each setting.
+
+    A setting is applied more than once if a second thread continues the loop.
+    """
     return tuple({effect.name: effect for effect in effects}.values())
 
 
 @contextmanager
 def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
-    """Keep all CPUs of the machine out of deep idle states, from which they wake late.
+    """Keep all CPUs out of deep idle states, from which they wake up slowly.
 
-    Costs power: on a virtual machine an idle CPU counts as busy for its host. The system takes the
-    request back when the process ends, however it ends.
+    This costs power; on a virtual machine, an idle CPU counts as busy for its host. The system
+    drops the request when the process ends, even if it crashes.
     """
     if not wanted:
         yield ()
@@ -140,7 +144,7 @@ def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
         yield (Effect(name, "true", effective=False, reason=reason),)
         return
     try:
-        # Microseconds, a 32-bit number in the machine's order (Linux: pm_qos_interface).
+        # Latency in microseconds as a native 32-bit integer (Linux: pm_qos_interface).
         os.write(request, struct.pack("=i", 0))
         yield (Effect(name, "true", effective=True),)
     finally:
@@ -149,7 +153,7 @@ def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
 
 @contextmanager
 def collector_restored() -> Iterator[None]:
-    """Put the collector and the switch interval back at the end, for a process that goes on."""
+    """Restore the garbage collector and the switch interval at the end of the block."""
     interval_s, enabled = sys.getswitchinterval(), gc.isenabled()
     try:
         yield
@@ -161,7 +165,7 @@ def collector_restored() -> Iterator[None]:
 
 
 def cpus_of(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as "7" or "0-3,6"; raise ValueError if it is none."""
+    """Return the CPUs in a list such as "7" or "0-3,6"; raise ValueError if it is malformed."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -178,7 +182,7 @@ def _stay_on(cpus: str) -> Effect:
     try:
         wanted = cpus_of(cpus)
         missing = wanted - os.sched_getaffinity(0)
-        # The system silently drops CPUs that a process may not use.
+        # The system silently ignores CPUs that the process may not use.
         if missing:
             names = ",".join(map(str, sorted(missing)))
             reason = (
@@ -196,7 +200,7 @@ def _stay_on(cpus: str) -> Effect:
 def _run_first(priority: int) -> Effect:
     name, wanted = "priority", str(priority)
     try:
-        # A thread or process that the loop starts does not inherit it.
+        # Threads and processes started by the loop do not inherit the priority.
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(priority))
     except OSError as error:
@@ -220,17 +224,17 @@ def _refused_first(error: OSError, priority: int) -> str:
 def _lock_memory() -> Effect:
     name, wanted = "lock_memory", "true"
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    # With a limit, each later allocation beyond it would fail: an error at some frame.
+    # With a limit, a later allocation beyond it would fail at some frame.
     if limit != resource.RLIM_INFINITY and not _may_lock():
         reason = f"RLIMIT_MEMLOCK is {limit} bytes: set the unit's LimitMEMLOCK=infinity"
         return Effect(name, wanted, effective=False, reason=reason)
     libc = ctypes.CDLL(None, use_errno=True)
-    # Memory that is given back to the system and taken again costs a page fault for each page.
+    # Keep freed memory: if it is returned to the system, each page costs a fault at its next use.
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP_BYTES)
-    # Pages are locked when they are first used, not all at once: the driver's compiler alone is
-    # larger than everything else, and is not used any more.
+    # Lock pages at their first use only. The driver's compiler is larger than everything else
+    # together, and is no longer used.
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) != 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return Effect(name, wanted, effective=False, reason=f"mlockall: {_text(error)}")
@@ -238,7 +242,7 @@ def _lock_memory() -> Effect:
 
 
 def _may_lock() -> bool:
-    """Return whether limits of locked memory do not count for this process."""
+    """Return whether this process may exceed the limit of locked memory (CAP_IPC_LOCK)."""
     for line in _read(_STATUS).splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
@@ -246,11 +250,13 @@ def _may_lock() -> bool:
 
 
 def _touch_stack() -> Effect:
-    """Have the system provide the part of this thread's stack that frames use."""
+    """Touch the part of this thread's stack that frames use, so its pages exist and are locked."""
     name, wanted = "lock_memory of the stack", "true"
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "pthread_getattr_np"):
-        return Effect(name, wanted, effective=False, reason="the C library tells no stack")
+        return Effect(
+            name, wanted, effective=False, reason="the C library does not report the stack"
+        )
     # pthread_attr_t has 64 bytes or fewer on 64-bit Linux.
     attributes = ctypes.create_string_buffer(128)
     lowest, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -260,7 +266,7 @@ def _touch_stack() -> Effect:
     libc.pthread_attr_destroy(attributes)
     page = resource.getpagesize()
     length = min(STACK_BYTES, size.value) // page * page
-    # Stacks grow downwards, so their first pages are at the end.
+    # Stacks grow downwards, so the pages used first have the highest addresses.
     start = ((lowest.value or 0) + size.value - length) // page * page
     if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,8 +1,8 @@
-"""Log of the service: one line a record on stderr, written by a thread that nobody waits for.
+"""Writes the service's log to stderr, one line per record, in a thread of its own.
 
-A record costs the loop its text and a place in a bounded queue. If the reader of stderr stalls, or
-its disk is full, records are dropped; their number is logged once writing works again (see
-docs/adr/0089-service-log-and-settings.md).
+Logging never blocks the loop: a record is formatted and put in a bounded queue. If the reader of
+stderr stalls or its disk is full, records are dropped, and their number is logged once writing
+works again (see docs/adr/0089-service-log-and-settings.md).
 """
 
 import logging
@@ -32,18 +32,17 @@ from modeld.service.log_format import (
 
 logger: Final = logging.getLogger(__name__)
 
-# Records that wait: at most MAX_MESSAGE characters each, so a few MB where stderr is stuck.
+# Size of the queue in records. With at most MAX_MESSAGE characters each, it holds a few MB.
 CAPACITY: Final = 1024
-# Of those, places reserved for warnings and errors.
+# Part of the queue that is reserved for warnings and errors.
 RESERVED: Final = 256
-# The least that a pipe which is ready takes at once: a page (pipe(7), PIPE_BUF).
+# A pipe that is ready accepts at least a page without blocking (pipe(7), PIPE_BUF).
 CHUNK_BYTES: Final = 4096
-# Longest wait for a pipe, until the writer looks whether it should end.
+# Longest wait for a pipe before the writer checks whether it should end.
 POLL_MS: Final = 100
-# How often the writer looks for the end of a period, or for a disk that has room
-# again.
+# Interval in which the writer checks for ended periods of the rate limit and retries failed writes.
 TICK_S: Final = 0.5
-# Longest wait for the writer at the end.
+# Longest wait for the writer when the log is closed.
 CLOSE_S: Final = 1.0
 
 LEVELS: Final = {
@@ -56,17 +55,17 @@ FORMATS: Final = ("text", "json")
 
 
 class _Output(Protocol):
-    """Where lines go."""
+    """The destination of log lines."""
 
     def write(self, data: bytes) -> int:
-        """Write without waiting; return the bytes written.
+        """Write without blocking; return the number of bytes written.
 
-        Raises OSError, or ValueError if it is closed.
+        Raises OSError, or ValueError if the output is closed.
         """
 
 
 class _Descriptor:
-    """A file descriptor, without a buffer and without a lock that the end of Python waits for."""
+    """A file descriptor. It has no buffer and no lock, which could block Python's shutdown."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -74,15 +73,15 @@ class _Descriptor:
         self._poll.register(number, select.POLLOUT)
 
     def write(self, data: bytes) -> int:
-        # Ready, or in error, which the write then says. The descriptor itself must not be made
-        # non-blocking: other processes share it.
+        # Poll also returns on an error, which the write then raises. The descriptor must not be
+        # made non-blocking, because other processes share it.
         if not self._poll.poll(POLL_MS):
             return 0
         return os.write(self._number, data[:CHUNK_BYTES])
 
 
 class _Stream:
-    """A stream that is no file, as in a test."""
+    """A text stream without a file descriptor, as in tests."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -94,7 +93,7 @@ class _Stream:
 
 
 class _Writer(threading.Thread):
-    """Takes entries from the queue and writes them."""
+    """The thread that writes the queued entries."""
 
     def __init__(self, output: _Output, form: Format, clock: Clock) -> None:
         super().__init__(name="log", daemon=True)
@@ -102,22 +101,22 @@ class _Writer(threading.Thread):
         self._form = form
         self._clock = clock
         self._limit = RateLimit()
-        # Its put never waits, and a signal handler that logs may interrupt one that logs.
+        # A SimpleQueue's put never blocks and is reentrant, so signal handlers can log.
         self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._deadline_ns: int | None = None
         self._midline = False
-        self._said = 0
+        self._reported = 0
         self._dropped = 0
         self._failed = 0
 
     @property
     def lost(self) -> int:
-        """Number of records that were not and will not be written."""
+        """Number of records that could not be written."""
         return self._dropped + self._failed
 
     def put(self, kind: Kind, entry: Entry) -> None:
-        """Queue an entry, or count it; never waits for the writing."""
+        """Queue an entry, or count it as lost if the queue is full. Never blocks."""
         with self._lock:
             admitted: Entry | None = entry
             if entry.level > logging.DEBUG:
@@ -131,14 +130,14 @@ class _Writer(threading.Thread):
                 self._dropped += 1
 
     def close(self) -> None:
-        """Write what is queued, for at most ``CLOSE_S``."""
+        """Write the queued entries, for at most ``CLOSE_S``."""
         self._deadline_ns = time.monotonic_ns() + int(CLOSE_S * 1e9)
         self._queue.put(None)
-        # A write may hang in the system for ever; then the thread is left behind.
+        # Do not wait longer, because a write can hang forever.
         self.join(CLOSE_S)
 
     def run(self) -> None:
-        """Write entries until the end."""
+        """Write entries until the log is closed."""
         ended = False
         while not ended and not self._expired():
             try:
@@ -152,34 +151,34 @@ class _Writer(threading.Thread):
             else:
                 self._write(entry)
                 if self._queue.empty():
-                    self._say_lost()
+                    self._log_lost()
 
     def _write_rest(self, now_ns: int | None) -> None:
-        """Write what was suppressed until then, and how many records are lost."""
+        """Write the suppressed entries up to `now_ns` and the number of lost records."""
         with self._lock:
             over = self._limit.ended(now_ns)
         for entry in over:
             self._write(entry)
-        self._say_lost()
+        self._log_lost()
 
     def _write(self, entry: Entry) -> None:
         if not self._try(entry):
             self._failed += 1
 
-    def _say_lost(self) -> None:
+    def _log_lost(self) -> None:
         lost = self.lost
-        if lost > self._said:
-            text = f"{lost - self._said} log records lost: they could not be written in time"
+        if lost > self._reported:
+            text = f"{lost - self._reported} log records lost: they could not be written in time"
             now_s = datetime.now(UTC).timestamp()
             if self._try(Entry(now_s, logging.WARNING, __name__, text)):
-                self._said = lost
+                self._reported = lost
 
     def _try(self, entry: Entry) -> bool:
-        """Write the lines of an entry; return whether all of it was."""
+        """Write the lines of an entry; return whether all were written."""
         try:
             data = "".join(f"{line}\n" for line in self._form.lines(entry)).encode()
             if self._midline:
-                # After a line that a full disk has cut off.
+                # The previous line was cut off by a full disk.
                 data = b"\n" + data
             while data and not self._expired():
                 count = self._output.write(data)
@@ -195,9 +194,9 @@ class _Writer(threading.Thread):
 
 
 class _Handler(logging.Handler):
-    """Hands records to the writer.
+    """Passes records to the writer.
 
-    A place that logs several kinds names them: ``extra={"kind": name}``.
+    A statement that logs several kinds of records names the kind: ``extra={"kind": name}``.
     """
 
     def __init__(self, writer: _Writer) -> None:
@@ -210,25 +209,26 @@ class _Handler(logging.Handler):
         self._writer.put(kind, entry_of(record))
 
     def close(self) -> None:
-        """Write what waits; also called by ``logging.shutdown``, before a process ends at once."""
+        """Write the queued records. ``logging.shutdown`` also calls this."""
         self._writer.close()
         super().close()
 
 
 class ServiceLog:
-    """The log of a process that serves, while it is entered.
+    """The log of a service; a context manager.
 
-    Replaces all handlers of the root logger that write to stderr, and Python's own messages there:
-    warnings, threads that end by an exception, exceptions of destructors.
+    In its block, it replaces all handlers of the root logger that write to the stream. It also logs
+    the messages that Python itself would print: warnings, exceptions that end threads, and
+    exceptions in destructors.
 
     Args:
         format: One of ``FORMATS``.
-        level: One of ``LEVELS``, the minimum.
-        stream: For lines; None: stderr. A descriptor is written directly, past the buffer of the
-            stream.
-        tracebacks: Show exceptions in several lines, as Python does; only in text. Without, their
-            innermost calls stand in the line of the record.
-        clock: Measures the periods of the rate limit.
+        level: Minimum level, one of ``LEVELS``.
+        stream: Stream for the lines; None: stderr. If it has a file descriptor, lines are written
+            to that directly, without the stream's buffer.
+        tracebacks: Show exceptions in several lines, as Python does; in text only. Otherwise the
+            record's line has their innermost calls.
+        clock: Clock for the periods of the rate limit; None: the monotonic clock.
     """
 
     def __init__(
@@ -249,13 +249,13 @@ class ServiceLog:
 
     @property
     def lost(self) -> int:
-        """Number of records that could not be written so far; those suppressed do not count."""
+        """Number of records that could not be written so far, without suppressed ones."""
         return self._writer.lost
 
     def __enter__(self) -> Self:
         root = logging.getLogger()
         self._restore.callback(root.setLevel, root.level)
-        # Others of the root logger stay: a program that embeds the daemon may have some.
+        # Keep other handlers of the root logger, which a program that embeds the daemon may have.
         for other in [h for h in root.handlers if getattr(h, "stream", None) is self._stream]:
             root.removeHandler(other)
             self._restore.callback(root.addHandler, other)
@@ -264,7 +264,7 @@ class ServiceLog:
         self._restore.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
         handler = _Handler(self._writer)
         self._writer.start()
-        # In reverse at the end: no new records, then those that wait are written.
+        # Callbacks run in reverse: first no new records are accepted, then queued ones are written.
         self._restore.callback(handler.close)
         self._restore.callback(root.removeHandler, handler)
         root.addHandler(handler)
@@ -284,7 +284,7 @@ class ServiceLog:
 
 
 def _output_of(stream: TextIO) -> tuple[_Output, bool]:
-    """Return how to write to a stream, and whether the journal reads it."""
+    """Return the output for a stream, and whether the journal reads it."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):

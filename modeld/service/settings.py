@@ -1,7 +1,8 @@
-"""A setting as data: its type, bounds, option and description, next to its default in ``Config``.
+"""Describes settings as data: type, default, bounds, option and description.
 
-Everything else about settings is derived from these: reading of files, variables and options, the
-checks, the sample file, ``modeld config`` and the options of ``modeld run``.
+``modeld.service.config`` declares its fields with `described`, and `settings_of` returns them as
+`Setting` objects. Reading files, variables and options, the checks, the sample file, ``modeld
+config`` and the options of ``modeld run`` are all derived from these objects.
 """
 
 import dataclasses
@@ -28,22 +29,19 @@ _FALSE: Final = ("0", "false", "no", "off")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Doc:
-    """The properties of a setting besides its name, type and default.
-
-    If a later source gives this setting, those that it `covers` lose their values from earlier
-    sources.
-    """
+    """The properties of a setting other than its name, type and default."""
 
     text: str  # description, in sentences
-    bounds: tuple[float, float] | None = None  # least and largest number, inclusive
-    # The known texts; a ``Literal`` in the field's type lists them itself.
+    bounds: tuple[float, float] | None = None  # smallest and largest number, inclusive
+    # The permitted texts; taken from the field's type if that is a ``Literal``.
     choices: tuple[str, ...] = ()
-    # Returns what a text should have been, None if it is acceptable.
+    # Returns None for a valid text, else a description of the expected form.
     check: Callable[[str], str | None] | None = None
     example: str | float | None = None  # for the sample file, if the setting has no default
-    # The option of ``modeld run``, with a placeholder for its value: ``--model FILE``.
+    # The option of ``modeld run`` with a placeholder for its value: ``--model FILE``.
     option: str | None = None
-    covers: tuple[str, ...] = ()  # keys of settings
+    # Keys of settings whose values from earlier sources this setting discards.
+    covers: tuple[str, ...] = ()
 
 
 def described(  # noqa: PLR0913 -- one argument for each property
@@ -60,8 +58,8 @@ def described(  # noqa: PLR0913 -- one argument for each property
 ) -> _T:
     """Return the dataclass field of a setting.
 
-    `made_by` makes the default of each instance, in place of `default`. The other arguments are
-    the fields of ``Doc``.
+    `made_by`, if given, returns the default of each instance in place of `default`. The other
+    arguments are the fields of ``Doc``.
     """
     metadata = {_DOC: Doc(text, bounds, choices, check, example, option, covers)}
     found: Any = dataclasses.field(default=default, metadata=metadata)
@@ -74,19 +72,19 @@ def described(  # noqa: PLR0913 -- one argument for each property
 class Setting:
     """One setting."""
 
-    key: str  # in a file, tables with dots: ``realtime.priority``
+    key: str  # key in a file, with the table and a dot: ``realtime.priority``
     kind: type  # bool, int, float, str or Path
-    default: Any  # None: the text describes the default
+    default: Any  # None if the description explains the default
     doc: Doc
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
+        """The name of the environment variable."""
         return f"MODELD_{self.key.upper().replace('.', '_')}"
 
     @property
     def expected(self) -> str:
-        """The requirement for a value, for people."""
+        """The expected values, for messages."""
         doc = self.doc
         if doc.choices:
             return f"one of {', '.join(doc.choices)}"
@@ -97,9 +95,9 @@ class Setting:
         return {int: "a whole number", float: "a number", Path: "a path"}.get(self.kind, "a text")
 
     def parse(self, text: str) -> Any:
-        """Return the value that the text of a variable or an option stands for.
+        """Return the value of the text of a variable or an option.
 
-        Raises ValueError, whose message begins with "expected", if the text has another form or the
+        Raises ValueError, whose message begins with "expected", if the text is malformed or the
         value is out of bounds.
         """
         if self.kind is bool:
@@ -116,12 +114,12 @@ class Setting:
         return self.checked(self.kind(text))
 
     def convert(self, value: Any) -> Any:
-        """Return the value that a file holds.
+        """Return the setting's value for a value read from a file.
 
-        Raises ValueError, whose message begins with "expected", if it has another type or is out of
-        bounds.
+        Raises ValueError, whose message begins with "expected", if it has the wrong type or is out
+        of bounds.
         """
-        # TOML writes 1 for 1.0; a bool is an int to Python but not to the reader of a file.
+        # In TOML, 1 is a valid float setting. In Python a bool is an int, but not in a file.
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             return self.checked(float(value))
         held = str if self.kind is Path else self.kind
@@ -134,9 +132,9 @@ class Setting:
         return self.checked(self.kind(value))
 
     def checked(self, value: Any) -> Any:
-        """Return a value of the setting's type.
+        """Return `value`, which has the setting's type, if it is valid.
 
-        Raises ValueError, whose message begins with "expected", if it is out of bounds.
+        Raises ValueError, whose message begins with "expected", if it is not.
         """
         doc = self.doc
         expected = None
@@ -178,9 +176,9 @@ def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
 
 
 def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return "; did you mean ...?" for the nearest known word, "" for none.
+    """Return "; did you mean ...?" with the nearest known word, "" if there is none.
 
-    A known word that begins with `word` is nearest, such as bus_address for bus. The common
+    A known word that begins with `word` is preferred, such as bus_address for bus. The common
     `prefix` is ignored.
     """
     short = word.removeprefix(prefix)
@@ -191,14 +189,14 @@ def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def differing(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:
-    """Return the settings that are not their defaults, as ``key = value, ...``."""
+    """Return the settings that differ from their defaults, as ``key = value, ...``."""
     return ", ".join(
         f"{key} = {shown(value)}" for key, value in values.items() if value != settings[key].default
     )
 
 
 def shown(value: Any) -> str:
-    """Return a value as a file would hold it; "-" for none."""
+    """Return a value in the notation of a file; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -209,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def toml_text(text: str) -> str:
-    """Return a basic string of TOML."""
+    """Return a text as a TOML basic string."""
     escaped = "".join(
         f"\\{c}" if c in '"\\' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in text
     )
@@ -217,7 +215,10 @@ def toml_text(text: str) -> str:
 
 
 def cpu_list(text: str) -> str | None:
-    """Return the expected form, or None for "7" or "0-3,6"; such CPUs may still be missing."""
+    """Return None for a list such as "7" or "0-3,6", else the expected form.
+
+    Whether these CPUs exist is not checked.
+    """
     ranges = [
         re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part.strip()) for part in text.split(",")
     ]
@@ -226,7 +227,7 @@ def cpu_list(text: str) -> str | None:
 
 
 def address_form(text: str) -> str | None:
-    """Return the expected form, or None for an address; binding it may still fail."""
+    """Return None for a well-formed bus address, else the expected form."""
     try:
         BusAddress.parse(text)
     except TransportError:
@@ -235,7 +236,7 @@ def address_form(text: str) -> str | None:
 
 
 def camera_form(text: str) -> str | None:
-    """Return the expected form, or None for an address of cameras, which may still be missing."""
+    """Return None for a well-formed camera address, else the expected form."""
     try:
         CameraAddress.parse(text)
     except FrameError:

@@ -1,1 +1,1 @@
-"""State that the loop thread writes and other threads read."""
+"""State of the loop: its progress, its lasting faults, and the memory of the drive."""

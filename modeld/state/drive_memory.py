@@ -1,7 +1,7 @@
-"""Remembers the state of the present drive across restarts of the process: three small files.
+"""Saves the state of the current drive in three small files, across restarts of the process.
 
-A process that is restarted while driving must go on as the one before it: with the fallback model
-once that was in use, and with the same model of the store (ADRs 0086 and 0091).
+A process that is restarted while driving must continue like its predecessor: with the fallback
+model if that was in use, and with the same model of the store (ADRs 0086 and 0091).
 """
 
 import json
@@ -24,12 +24,9 @@ _MAX_TEXT: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One text that is kept until it is cleared, or the machine is booted.
+    """A file with one text, which is valid until it is cleared or the machine is rebooted."""
 
-    A `path` None keeps nothing.
-    """
-
-    path: Path | None
+    path: Path | None  # None: nothing is saved
 
     def read(self) -> str:
         """Return the text, "" if there is none. An unreadable note counts as missing."""
@@ -45,7 +42,7 @@ class Note:
             return ""
 
     def write(self, text: str) -> None:
-        """Keep a text. A failed write is logged, and the next process decides without it."""
+        """Save a text. A failed write is logged only; the next process starts without the text."""
         if self.path is None:
             return
         beside = self.path.with_suffix(".tmp")
@@ -57,7 +54,7 @@ class Note:
             logger.error("cannot save state to %s: %s", self.path, error.strerror)  # noqa: TRY400 -- a full disk needs no traceback
 
     def clear(self) -> None:
-        """Forget the text."""
+        """Remove the text."""
         if self.path is None:
             return
         try:
@@ -67,10 +64,15 @@ class Note:
 
 
 class DriveMemory:
-    """The notes of one daemon: why it uses the fallback model, and the drive's first artifact."""
+    """The notes of one daemon.
+
+    Attributes:
+        fallback: Why the drive uses the fallback model.
+        model: Path of the artifact with which the drive began.
+    """
 
     def __init__(self, directory: Path | None) -> None:
-        """Keep the notes in a directory, `state_dir` of the configuration; None keeps none."""
+        """Keep the notes in `directory`, the configuration's `state_dir`; None saves nothing."""
 
         def note(name: str) -> Note:
             return Note(None if directory is None else directory / f"{name}.json")
@@ -79,10 +81,10 @@ class DriveMemory:
 
     @contextmanager
     def loading(self) -> Iterator[str]:
-        """Guard the loading of models; yield the artifact that ended the last start, or "".
+        """Guard the loading of models; yield the artifact that hung the last start, or "".
 
-        A model may hang the device before anything watches it. The note of `load` survives the
-        process, and the next one does without that model.
+        A model can hang the device before the loop is supervised. The note written by `load`
+        survives the process, so the next one avoids that model.
         """
         try:
             yield self._loading.read()
@@ -90,17 +92,17 @@ class DriveMemory:
             self._loading.clear()
 
     def load(self, path: Path) -> None:
-        """Remember that this artifact is being loaded now."""
+        """Save that this artifact is being loaded now."""
         self._loading.write(str(path))
 
     def end_drive(self) -> None:
-        """Forget the drive: the car is parked."""
+        """Clear the notes of the drive, because the car is parked."""
         self.fallback.clear()
         self.model.clear()
 
 
 def state_directory(configured: Path | None) -> Path | None:
-    """Return the configured directory, else the one that the service manager made."""
+    """Return the configured directory, else the one created by the service manager."""
     if configured is not None:
         return configured
     made = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

@@ -1,7 +1,8 @@
-"""Lasting faults as a few lines in the log: when one begins, now and then, and at its end.
+"""Logs a lasting fault in a few lines: at its beginning, at growing intervals, and at its end.
 
-Everything is judged by a clock that is passed in, and never by counts of frames, so that a line
-means the same at any rate. Of one kind there is never more than one line a second.
+An episode is the time from the first occurrence of a kind of fault to its end. It is timed by a
+clock that is passed in, not by counting frames, so a line means the same at any frame rate. Each
+kind is logged at most once a second.
 """
 
 import logging
@@ -12,40 +13,40 @@ from cereal.clock import Clock
 from modeld.state.loop_state import Fault, LoopState
 
 NS_PER_S: Final = 1_000_000_000
-# Between two lines of one kind at the least, whatever flaps.
+# Shortest interval between two lines of one kind.
 SHORTEST_NS: Final = NS_PER_S
-# While it lasts, one line after so long, then after twice as long each, up to the longest: an hour
-# without a camera is 11 lines.
+# While a fault lasts, the interval between lines starts at REPEAT_NS and doubles up to
+# LONGEST_REPEAT_NS. An hour without a camera is 11 lines.
 REPEAT_NS: Final = 10 * NS_PER_S
 LONGEST_REPEAT_NS: Final = 600 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault that lasts for a while."""
+    """A kind of fault that can last for a while."""
 
     name: str  # unique in a loop
-    over: str = ""  # at the end, before how long it took; "" says nothing
-    unit: str = "times"  # of the count: "waits", "frames"
+    over: str = ""  # text of the last line, before the duration; "" omits that line
+    unit: str = "times"  # unit of the number of occurrences, such as "frames"
     fault: Fault | None = None  # counted with each occurrence
-    level: int = logging.ERROR  # of the lines while it lasts; the end is a warning
-    patience_ns: int = 0  # how long it may last without a line
-    quiet_ns: int = SHORTEST_NS  # without an occurrence until it is over; a second at least
+    level: int = logging.ERROR  # log level while it lasts; the end is a warning
+    patience_ns: int = 0  # time for which it is not logged
+    quiet_ns: int = SHORTEST_NS  # it is over after this time without one; at least a second
 
 
 @dataclass(slots=True, eq=False)
 class _Episode:
-    """One kind's present or last episode."""
+    """The current or last episode of one kind."""
 
     kind: Kind
-    begin_ns: int = 0  # of the first occurrence
-    last_ns: int = 0  # of the last occurrence
-    times: int = 0  # occurrences since it began
-    due_ns: int = 0  # no line before
-    said_ns: int = 0  # of the last line
-    repeat_ns: int = REPEAT_NS  # from the next line to the one after
-    is_said: bool = False  # there has been a line since it began
-    is_over: bool = False  # known to be; the line is due a second after the one before
+    begin_ns: int = 0  # time of the first occurrence
+    last_ns: int = 0  # time of the last occurrence
+    times: int = 0  # number of occurrences since it began
+    due_ns: int = 0  # earliest time of the next line
+    logged_ns: int = 0  # time of the last line
+    repeat_ns: int = REPEAT_NS  # interval that follows the next line
+    is_logged: bool = False  # it has been logged since it began
+    is_over: bool = False  # reported as over by `Episodes.end`, but not yet logged
 
     def so_far(self) -> str:
         lasted_s = (self.last_ns - self.begin_ns) / NS_PER_S
@@ -54,91 +55,92 @@ class _Episode:
 
 @dataclass(slots=True)
 class Episodes:
-    """All kinds of one loop, whose faults `state` counts.
+    """The episodes of all kinds in one loop.
 
-    Each occurrence is reported; an episode is over when nothing has happened for a second, which
-    `settle` finds. Nothing grows: there is one record a kind.
+    Report each occurrence with `happen`. An episode ends with `end`, or when there is no occurrence
+    for a second or the kind's `quiet_ns`, which `settle` detects.
     """
 
     clock: Clock
     logger: logging.Logger
-    state: LoopState
+    state: LoopState  # counts the faults
     _all: dict[str, _Episode] = field(default_factory=dict)
     _active: list[_Episode] = field(default_factory=list)
 
     def happen(self, kind: Kind, text: str, waited_ns: int = 0) -> None:
         """Report an occurrence with one line of text; the first one begins an episode.
 
-        It took `waited_ns` to notice it.
+        The fault began `waited_ns` before it was noticed.
         """
         now_ns = self.clock.now_ns()
         if kind.fault is not None:
             self.state.count(kind.fault)
         episode = self._all.setdefault(kind.name, _Episode(kind))
         if now_ns < episode.last_ns:
-            self._begin_anew(episode)
+            self._discard(episode)
         if episode not in self._active:
             self._active.append(episode)
             episode.begin_ns, episode.times = now_ns - waited_ns, 0
             episode.due_ns = max(episode.due_ns, episode.begin_ns + kind.patience_ns)
-            episode.is_said, episode.repeat_ns = False, REPEAT_NS
+            episode.is_logged, episode.repeat_ns = False, REPEAT_NS
         episode.last_ns, episode.is_over = now_ns, False
         episode.times += 1
-        self._say_known_ends(now_ns)
+        self._log_reported_ends(now_ns)
         if now_ns < episode.due_ns:
             return
         lasting = f" ({episode.so_far()})" if episode.times > 1 else ""
         self.logger.log(kind.level, "%s%s", text, lasting, extra={"kind": kind.name})
-        if episode.is_said:
+        if episode.is_logged:
             episode.repeat_ns = min(2 * episode.repeat_ns, LONGEST_REPEAT_NS)
-        episode.is_said, episode.said_ns = True, now_ns
+        episode.is_logged, episode.logged_ns = True, now_ns
         episode.due_ns = now_ns + episode.repeat_ns
 
     def settle(self) -> None:
-        """Find what is over, and say so; call it after each iteration that did its work."""
+        """End the episodes without recent occurrences; call after each successful iteration."""
         if not self._active:
             return
         now_ns = self.clock.now_ns()
         for episode in tuple(self._active):
             kind = episode.kind
             if now_ns < episode.last_ns:
-                self._begin_anew(episode)
+                self._discard(episode)
                 continue
             if now_ns - episode.last_ns < max(kind.quiet_ns, SHORTEST_NS):
                 continue
-            # One that came right after another was not said when it began; its end tells of it.
+            # An episode right after another was not logged when it began; the line of its end
+            # reports it.
             was_short = episode.last_ns - episode.begin_ns < kind.patience_ns
-            if kind.over and (episode.is_said or not was_short):
-                if not episode.is_said and now_ns < episode.due_ns:
+            if kind.over and (episode.is_logged or not was_short):
+                if not episode.is_logged and now_ns < episode.due_ns:
                     continue
-                self._say_over(episode, now_ns)
-            elif episode.is_said:
+                self._log_end(episode, now_ns)
+            elif episode.is_logged:
                 episode.due_ns = 0
             self._active.remove(episode)
 
     def end(self, kind: Kind) -> None:
-        """Report that it is over, where that is known; at once, if the last line is old enough."""
+        """Report that an episode is over; it is logged once the last line is a second old."""
         episode = self._all.get(kind.name)
         if episode is None or episode not in self._active:
             return
         now_ns = self.clock.now_ns()
-        episode.is_over = episode.is_said
-        self._say_known_ends(now_ns)
+        episode.is_over = episode.is_logged
+        self._log_reported_ends(now_ns)
 
-    def _say_known_ends(self, now_ns: int) -> None:
-        """Log known ends once the last line is a second old, as they might flap."""
+    def _log_reported_ends(self, now_ns: int) -> None:
+        """Log the reported ends once the last line is a second old, in case the fault flaps."""
         for episode in tuple(self._active):
-            if episode.is_over and now_ns - episode.said_ns >= SHORTEST_NS:
+            if episode.is_over and now_ns - episode.logged_ns >= SHORTEST_NS:
                 self._active.remove(episode)
-                self._say_over(episode, now_ns)
+                self._log_end(episode, now_ns)
 
-    def _say_over(self, episode: _Episode, now_ns: int) -> None:
+    def _log_end(self, episode: _Episode, now_ns: int) -> None:
         kind = episode.kind
         self.logger.warning("%s after %s", kind.over, episode.so_far(), extra={"kind": kind.name})
         episode.due_ns = now_ns + SHORTEST_NS
 
-    def _begin_anew(self, episode: _Episode) -> None:
-        """Forget an episode of another time: a replay has set its clock back."""
+    def _discard(self, episode: _Episode) -> None:
+        """Forget an episode, because a replay has set its clock back."""
         if episode in self._active:
             self._active.remove(episode)
         episode.due_ns = episode.last_ns = 0

@@ -1,1 +1,1 @@
-"""A store of model versions on disk: files, manifests, selection."""
+"""Stores model versions on disk, with their manifests and the selection of models to run."""

@@ -1,4 +1,8 @@
-"""Files of a store of models: whole or not there, on the disk before they count, locked."""
+"""File operations of the model store: atomic, synced to disk, and under a lock.
+
+A file in the store is either complete or absent, even after a crash. Commands that change the store
+hold its lock.
+"""
 
 import contextlib
 import fcntl
@@ -14,7 +18,7 @@ from typing import Final
 from modeld.errors import StoreError
 from runtime.files.user_file import open_given
 
-# Others read; only the owner writes: what lies here is run.
+# Only the owner can write, because the stored artifacts are executed. Others can read.
 DIRECTORY_MODE: Final = 0o755
 FILE_MODE: Final = 0o644
 _WRITABLE_BY_OTHERS: Final = 0o022
@@ -25,9 +29,9 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLO
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Make a directory and those above it; return the new ones, the lowest first.
+    """Create a directory and its parents; return the new ones, deepest first.
 
-    Their modes do not depend on the umask; an existing one keeps its own.
+    Their mode does not depend on the umask. Existing directories keep their mode.
     """
     if path.is_dir():
         return []
@@ -41,7 +45,10 @@ def make_directory(path: Path) -> list[Path]:
 
 
 def unmake(store: Path, made: list[Path]) -> None:
-    """Remove what `make_directory` made for a store that is still empty; its lock is held."""
+    """Remove the directories in `made`, created by `make_directory`, if the store is still empty.
+
+    The caller holds the store's lock.
+    """
     with contextlib.suppress(OSError):
         if store in made and [*store.iterdir()] == [store / _LOCK]:
             (store / _LOCK).unlink()
@@ -50,7 +57,7 @@ def unmake(store: Path, made: list[Path]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Put the names of a directory on the disk."""
+    """Sync the entries of a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -59,7 +66,7 @@ def sync_directory(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, or another file; links are not followed."""
+    """Remove a file, or a directory with its content. Links are not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -67,7 +74,7 @@ def remove_tree(path: Path) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet, and put it on the disk."""
+    """Write a file that must not exist yet, and sync it to disk."""
     with os.fdopen(os.open(path, _NEW, FILE_MODE), "wb") as file:
         os.fchmod(file.fileno(), FILE_MODE)
         file.write(data)
@@ -76,9 +83,9 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a small file in one step: after a crash it has the old or the new content.
+    """Replace a small file atomically: after a crash it has either the old or the new content.
 
-    The caller holds the lock of the store, and has removed the remains of a killed command.
+    The caller holds the store's lock and has removed temporary files of killed commands.
     """
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -91,7 +98,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def copy_new(source: Path, target: Path) -> tuple[str, int]:
-    """Copy a file to a new one on the disk; return its SHA-256 (hexadecimal) and size (bytes)."""
+    """Copy a file to a new one, synced to disk; return its SHA-256 (hexadecimal) and bytes."""
     digest, size = hashlib.sha256(), 0
     with open_given(source) as given, os.fdopen(os.open(target, _NEW, FILE_MODE), "wb") as copy:
         os.fchmod(copy.fileno(), FILE_MODE)
@@ -111,8 +118,8 @@ def digest_of(path: Path) -> str:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of an ordinary file, at most `limit` + 1 bytes; links are not followed."""
-    # Not blocking: a pipe in its place would be waited for.
+    """Return the content of a regular file, at most `limit` + 1 bytes. Links are not followed."""
+    # O_NONBLOCK, because opening a pipe would wait for its writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -121,9 +128,9 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def check_mode(path: Path) -> None:
-    """Raise StoreError for a missing file, or one that others than its owner may write.
+    """Raise StoreError if a file is missing, a link, or writable by others than its owner.
 
-    They could choose what this process runs.
+    Other writers could make this process run code of theirs.
     """
     try:
         status = path.lstat()
@@ -140,11 +147,11 @@ def check_mode(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(store: Path, wait_s: float) -> Iterator[None]:
-    """Hold the lock of a store: of two commands one waits for the other.
+    """Hold the store's lock in the block, so only one command changes the store at a time.
 
     Raises:
-        StoreError: another command holds it for longer than `wait_s`, or removed the store.
-        OSError: the lock cannot be made.
+        StoreError: Another command holds it for longer than `wait_s`, or removed the store.
+        OSError: The lock file cannot be created.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(store / _LOCK, flags, 0o600)

@@ -1,8 +1,8 @@
-"""A store of models: a directory for each model version, and the selection.
+"""The store of models: one directory per model version, and the selected models.
 
-A new version is made next to its place and renamed, so that a killed command leaves nothing that
-counts. One small file has the present and the previous selection (docs/formats/model-store.md, ADR
-0091).
+A new version is created in a temporary directory, which is then renamed, so a killed command never
+leaves an incomplete version. One small file has the current and the previous selection
+(docs/formats/model-store.md, ADR 0091).
 """
 
 import logging
@@ -41,17 +41,17 @@ DEFAULT_STORE: Final = Path("/var/lib/modeld/models")
 ARTIFACT: Final = "artifact.pkl"
 MANIFEST: Final = "manifest.json"
 _UNFINISHED: Final = re.compile(r"\.adding-.*|\..*\.new")
-# A self-test and a copy of a large model take seconds.
+# Longest wait for another command. Copying and testing a large model takes seconds.
 LOCK_WAIT_S: Final = 30.0
 
-# Runs an artifact on the device; raises ModeldError or RuntimeFault.
+# Runs an artifact's self-test on the device; raises ModeldError or RuntimeFault.
 SelfTest = Callable[[Path], None]
 
 
 class ModelStore:
-    """The models of one directory, which `add` makes.
+    """The model store in one directory, which `add` creates.
 
-    A command waits for another one `lock_wait_s`.
+    Methods that change the store wait up to `lock_wait_s` for another command's lock.
     """
 
     def __init__(self, directory: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
@@ -62,10 +62,13 @@ class ModelStore:
         """Return the path of a model version's artifact."""
         return self.directory / str(model) / ARTIFACT
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- Methods that read the store ----------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """Return the entries by name, each checked to its last byte; StoreError without a store."""
+        """Return all entries by name, with every artifact fully checked.
+
+        Raises StoreError if there is no store.
+        """
         self._check_store()
         found = []
         for path in sorted(self.directory.iterdir()):
@@ -83,9 +86,10 @@ class ModelStore:
         return found
 
     def manifest(self, model: ModelId) -> StoreManifest:
-        """Return the facts of a model version; its artifact is not looked at.
+        """Return the manifest of a model version without checking its artifact.
 
-        Raises StoreError if it is missing, or its manifest is damaged or another's.
+        Raises StoreError if the version is missing, or its manifest is damaged or names another
+        version.
         """
         place = self.directory / str(model)
         if not place.is_dir():
@@ -103,16 +107,16 @@ class ModelStore:
         return manifest
 
     def verify(self, model: ModelId) -> StoreManifest:
-        """Check a model version to its last byte; nothing runs.
+        """Check every byte of a model version without running it; return its manifest.
 
-        Raises StoreError if it is damaged, was changed, or is for another runtime.
+        Raises StoreError if it is damaged, was changed or needs a newer runtime.
         """
         manifest = self.manifest(model)
         self._read(manifest)
         return manifest
 
     def _read(self, manifest: StoreManifest) -> Artifact:
-        """Return the artifact of a model version after checking it, as `verify`."""
+        """Return the artifact of a model version, checked as in `verify`."""
         self._verify_file(manifest.id)
         path = self.path_of(manifest.id)
         try:
@@ -126,17 +130,17 @@ class ModelStore:
         return artifact
 
     def selection(self) -> dict[str, Selected]:
-        """Return the selected model for each role.
+        """Return the selected models by role.
 
-        Raises StoreError if there is no such store, or the file is damaged.
+        Raises StoreError if there is no store, or the selection file is damaged.
         """
         self._check_store()
         return read_selection(self.directory)
 
     def find(self, text: str) -> ModelId:
-        """Return the model version that NAME or NAME@VERSION means.
+        """Return the model version named NAME or NAME@VERSION.
 
-        Raises StoreError if there is none, or several versions have the name.
+        Raises StoreError if there is none, or if NAME has several versions.
         """
         if "@" in text:
             model = ModelId.of(text)
@@ -153,11 +157,11 @@ class ModelStore:
         raise StoreError(f"{self.directory}: expected one version of {text!r}, found {found}")
 
     def candidates(self, role: str) -> tuple[list[Path], list[str]]:
-        """Return a role's artifacts, the best first, and the problems of the others.
+        """Return the artifacts to try for a role, best first, and the problems of unusable ones.
 
-        The first is the selected one, checked to its last byte, the second its predecessor: `check`
-        it before its use. A damaged one is logged and left out. Raises StoreError if nothing usable
-        is selected.
+        They are the selected model and its predecessor. The first of the list is fully checked; use
+        `check` before loading the second. Damaged ones are logged and omitted. Raises StoreError if
+        no usable model is selected.
         """
         selected = self.selection().get(checked_role(role), Selected())
         if selected.current is None:
@@ -171,7 +175,7 @@ class ModelStore:
             if model is None:
                 continue
             try:
-                # The second is used only if the first fails, and is checked then.
+                # The second one is used only if the first fails, so it is fully checked only then.
                 manifest = self.manifest(model) if found else self._verify_file(model)
                 _check_kind(manifest, role)
             except ModeldError as error:
@@ -186,53 +190,54 @@ class ModelStore:
         return found, problems
 
     def check(self, path: Path, role: str) -> None:
-        """Check an artifact to its last byte, before a daemon loads it for a role.
+        """Check every byte of an artifact before a daemon loads it for a role.
 
-        Raises StoreError if it is damaged, was changed, is of another kind, or not of this store.
+        Raises StoreError if it is damaged, was changed, has the wrong kind or is not in this store.
         """
         model = _id_of(path.parent)
         if path != self.path_of(model):
             raise StoreError(f"{path}: expected {self.path_of(model)}; remove it")
         _check_kind(self._verify_file(model), role)
 
-    # --- changing -----------------------------------------------------------------------------
+    # --- Methods that change the store --------------------------------------------------------
 
     def add(
         self, source: Path, model: ModelId, *, now_s: float, self_test: SelfTest
     ) -> StoreManifest:
         """Copy an artifact into the store, check it and run the copy's self-test on the device.
 
-        An existing id with other content is refused. Raises StoreError, RuntimeFault, or the errors
-        of `self_test`, and leaves nothing.
+        `now_s`, Unix time, is recorded as the time of adding. An existing id with different content
+        is an error. Raises StoreError, RuntimeFault or the errors of `self_test`, and then leaves
+        no files.
         """
         with self.changing(make=True):
-            beside = self.directory / f".adding-{model}"
+            temporary = self.directory / f".adding-{model}"
             place = self.directory / str(model)
-            beside.mkdir(files.DIRECTORY_MODE)
+            temporary.mkdir(files.DIRECTORY_MODE)
             try:
-                beside.chmod(files.DIRECTORY_MODE)
-                manifest = checked_copy(source, beside / ARTIFACT, model, now_s)
+                temporary.chmod(files.DIRECTORY_MODE)
+                manifest = checked_copy(source, temporary / ARTIFACT, model, now_s)
                 if place.is_symlink() or place.exists():
                     return self._already_there(model, manifest)
-                self_test(beside / ARTIFACT)
-                files.write_new(beside / MANIFEST, manifest.file_bytes())
-                files.sync_directory(beside)
-                beside.rename(place)
+                self_test(temporary / ARTIFACT)
+                files.write_new(temporary / MANIFEST, manifest.file_bytes())
+                files.sync_directory(temporary)
+                temporary.rename(place)
                 files.sync_directory(self.directory)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
         return manifest
 
     def select(self, model: ModelId, role: str, *, self_test: SelfTest) -> Selected:
-        """Make a model version the one that a role runs, after checking and running it.
+        """Select a model version for a role, after a check and a self-test.
 
-        A damaged one or one of another kind is a StoreError. The selection stays then, and when
-        `self_test` raises.
+        Raises StoreError if it is damaged or has the wrong kind, or the errors of `self_test`. The
+        selection does not change then.
         """
         with self.changing():
             selection = self.selection()
             before = selection.get(checked_role(role), Selected())
-            self._prove(model, role, self_test)
+            self._check_and_test(model, role, self_test)
             if before.current == model:
                 return before
             return self._switch(selection, role, Selected(model, before.current))
@@ -240,21 +245,21 @@ class ModelStore:
     def rollback(self, role: str, *, self_test: SelfTest) -> Selected:
         """Swap the selected model version with its predecessor.
 
-        If there is none or it is damaged, raises StoreError. The selection stays then, and when
-        `self_test` raises.
+        Raises StoreError if there is none or it is damaged, or the errors of `self_test`. The
+        selection does not change then.
         """
         with self.changing():
             selection = self.selection()
             before = selection.get(checked_role(role), Selected())
             if before.previous is None:
                 raise StoreError(
-                    f"{self.directory}: expected a model before the selected one of {role}, found "
+                    f"{self.directory}: expected a previously selected model for {role}, found "
                     "none; choose one with modeld models select"
                 )
-            self._prove(before.previous, role, self_test)
+            self._check_and_test(before.previous, role, self_test)
             return self._switch(selection, role, Selected(before.previous, before.current))
 
-    def _prove(self, model: ModelId, role: str, self_test: SelfTest) -> None:
+    def _check_and_test(self, model: ModelId, role: str, self_test: SelfTest) -> None:
         _check_kind(self.verify(model), role)
         self_test(self.path_of(model))
 
@@ -273,7 +278,7 @@ class ModelStore:
         return there
 
     def _verify_file(self, model: ModelId) -> StoreManifest:
-        """Compare the artifact's file with the manifest, and the manifest with this runtime."""
+        """Check the artifact's file against the manifest, and the manifest against this runtime."""
         manifest, path = self.manifest(model), self.path_of(model)
         files.check_mode(path)
         try:
@@ -299,7 +304,7 @@ class ModelStore:
         try:
             is_there = self.directory.is_dir()
         except OSError as error:
-            # A directory above it may be closed to this user.
+            # This user may lack access to a parent directory.
             raise StoreError(
                 f"{self.directory}: expected a store of models, got {error.strerror}; let this "
                 "process look into the directories above it, or correct models_dir"
@@ -313,12 +318,15 @@ class ModelStore:
 
     @contextmanager
     def changing(self, *, make: bool = False) -> Iterator[None]:
-        """Hold the lock of the store; first remove the remains of killed commands."""
+        """Hold the store's lock in the block; first remove temporary files of killed commands.
+
+        With `make`, create the store if it is missing.
+        """
         try:
             made = files.make_directory(self.directory) if make else []
             self._check_store()
             with files.locked(self.directory, self._lock_wait_s):
-                # Its maker no longer holds the lock, so it was killed.
+                # A command that creates such files holds the lock, so this one was killed.
                 for path in sorted(self.directory.iterdir()):
                     if _UNFINISHED.fullmatch(path.name):
                         logger.info("%s: removed, a killed command left it", path)
@@ -344,7 +352,7 @@ def _check_kind(manifest: StoreManifest, role: str) -> None:
 
 
 def _id_of(place: Path) -> ModelId:
-    """Return the id in the name of a directory of the store."""
+    """Return the id in the name of a directory in the store; raise StoreError if it is not one."""
     try:
         return ModelId.of(place.name)
     except StoreError as error:
@@ -356,10 +364,10 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
 
 
 def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
-    """Remove a model version, even a damaged one; a killed command leaves all or nothing of it.
+    """Remove a model version, even a damaged one. The removal is atomic.
 
-    `force` removes also a formerly selected one, and its roles cannot go back then. Raises
-    StoreError if it is missing, or is selected.
+    A previously selected version is removed only with `force`; its roles then have no previous
+    model. Raises StoreError if it is missing or selected.
     """
     with store.changing():
         place = store.directory / str(model)
@@ -375,21 +383,21 @@ def remove(store: ModelStore, model: ModelId, *, force: bool = False) -> None:
             )
         if before and not force:
             raise StoreError(
-                f"{place}: expected a model that nobody goes back to, but it was selected "
-                f"before for {', '.join(before)}; --force removes it nevertheless"
+                f"{place}: expected a model that is not a previous selection, but it is "
+                f"for {', '.join(before)}; --force removes it anyway"
             )
         if before:
             changed = {role: Selected(selection[role].current) for role in before}
             write_selection(store.directory, {**selection, **changed})
-        # Under the hidden name the next command removes it, if this one is killed.
-        beside = store.directory / f".adding-{model}"
-        place.rename(beside)
+        # If this command is killed, the next one removes the directory because of its hidden name.
+        temporary = store.directory / f".adding-{model}"
+        place.rename(temporary)
         files.sync_directory(store.directory)
-        files.remove_tree(beside)
+        files.remove_tree(temporary)
 
 
 def version_at(store: ModelStore, artifact: Path) -> ModelId | None:
-    """Return the model version that a path of an artifact names; None: none of this store."""
+    """Return the model version whose artifact has this path; None if it is not in this store."""
     place = artifact.parent
     if place.parent.resolve() != store.directory.resolve():
         return None

@@ -1,6 +1,6 @@
-"""The records of a store of models: the manifest next to each artifact, and the selection.
+"""The records of the model store: the manifest next to each artifact, and the selection.
 
-Both are small JSON files of plain data, checked completely before anything of them is used
+Both are small JSON files of plain data. They are fully checked before any value is used
 (docs/formats/model-store.md).
 """
 
@@ -19,7 +19,7 @@ from runtime.format.artifact import read_artifact
 
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 1 << 16
-# No directory can be left with it, and no file be hidden: it begins with a letter or digit.
+# A name or version. It begins with a letter or digit, so it is never a hidden file or "..".
 _WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _ADDED: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
@@ -31,7 +31,7 @@ _MAX_ABI: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModelId:
-    """A model and its version, as text NAME@VERSION."""
+    """Name and version of a model, NAME@VERSION as text."""
 
     name: str
     version: str
@@ -41,7 +41,7 @@ class ModelId:
 
     @staticmethod
     def of(text: str) -> "ModelId":
-        """Return the id in a text; raise StoreError if it is none."""
+        """Return the id written as NAME@VERSION; raise StoreError if the text is malformed."""
         name, separator, version = text.partition("@")
         if not separator:
             raise StoreError(f"{text!r}: expected NAME@VERSION; see modeld models list")
@@ -49,7 +49,7 @@ class ModelId:
 
     @staticmethod
     def checked(name: str, version: str) -> "ModelId":
-        """Return the id of a name and a version; StoreError names each that is unacceptable."""
+        """Return the id with a name and a version; raise StoreError if one is invalid."""
         problems = word_problems("name", name) + word_problems("version", version)
         if problems:
             raise StoreError("; ".join(problems))
@@ -58,20 +58,20 @@ class ModelId:
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """The known facts of a model version."""
+    """The manifest of a model version: the facts stored next to its artifact."""
 
     name: str
     version: str
-    kind: str  # of the artifact, "driving" or "monitoring"
-    file_sha256: str  # of the artifact file, hexadecimal; `sha256` in the manifest
-    size: int  # of the file, bytes
-    minimum_abi: int  # the least ABI of a runtime that can run it
-    interface: str  # of the model, for people
-    added: str  # in UTC, by the clock of the adding machine: "2026-11-22T23:00:00Z"
+    kind: str  # kind of artifact, "driving" or "monitoring"
+    file_sha256: str  # digest of the artifact file, hexadecimal; `sha256` in the manifest
+    size: int  # size of the file in bytes
+    minimum_abi: int  # lowest ABI of a runtime that can run it
+    interface: str  # name of the model's interface, for display
+    added: str  # time of adding in UTC, such as "2026-11-22T23:00:00Z"
 
     @property
     def id(self) -> ModelId:
-        """Name and version."""
+        """Name and version of the model."""
         return ModelId(self.name, self.version)
 
     def _content(self) -> dict[str, Any]:
@@ -80,11 +80,11 @@ class StoreManifest:
         return {"format": FORMAT, **values}
 
     def signed_bytes(self) -> bytes:
-        """Return what a signature is made over: all fields but it, in one way of writing."""
+        """Return the bytes to sign: all fields except the signature, as canonical JSON."""
         return json.dumps(self._content(), sort_keys=True, separators=(",", ":")).encode("ascii")
 
     def file_bytes(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the manifest file."""
         content = {**self._content(), "signature": ""}
         return (json.dumps(content, indent=1) + "\n").encode("ascii")
 
@@ -95,14 +95,14 @@ class Entry:
 
     directory: Path
     manifest: StoreManifest | None  # None if it is damaged
-    problem: str  # in one line; "" if it is sound
-    sha256: str = ""  # of the artifact, as its program says it; "" if unreadable
-    program_sha256: str = ""  # of its program, likewise
-    lineage: Mapping[str, str] = field(default_factory=dict)  # where it came from
+    problem: str  # defect in one line; "" if there is none
+    sha256: str = ""  # digest of the artifact's content; "" if it is unreadable
+    program_sha256: str = ""  # digest of its program; "" if it is unreadable
+    lineage: Mapping[str, str] = field(default_factory=dict)  # origin of the model
 
 
 def word_problems(what: str, text: str) -> list[str]:
-    """Return what is wrong with a name or version: other characters, or a way out of the store."""
+    """Return the problems of a name or version; `what` is "name" or "version"."""
     if _WORD.fullmatch(text):
         return []
     expected = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
@@ -110,9 +110,9 @@ def word_problems(what: str, text: str) -> list[str]:
 
 
 def parse_manifest(data: bytes) -> StoreManifest:
-    """Return the manifest that a file holds.
+    """Return the manifest in a file's content.
 
-    Raises StoreError if it is too long, no JSON, or a field is missing, unknown or impossible.
+    Raises StoreError if it is too long, is not JSON, or a field is missing, unknown or invalid.
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise StoreError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
@@ -144,7 +144,7 @@ def parse_manifest(data: bytes) -> StoreManifest:
 
 
 def _plain_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object of a short file, each key once; raise StoreError if it is none."""
+    """Return a JSON object without duplicate keys; raise StoreError if the data is not one."""
     try:
         content = json.loads(data, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ def _plain_object(data: bytes) -> dict[str, Any]:
     return content
 
 
-# In the order of the file.
+# Fields of a manifest and their types, in the order of the file.
 _TYPES: Final[Mapping[str, type]] = {
     "format": int,
     "name": str,
@@ -194,7 +194,7 @@ def _value_problems(content: Mapping[str, Any]) -> list[str]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key that stands twice")
+        raise ValueError("a duplicate key")
     return found
 
 
@@ -206,8 +206,8 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
     """Copy an artifact to a new file, check the copy and return its manifest.
 
     Raises:
-        StoreError: it is no sound artifact of a kind that a daemon runs.
-        OSError: the target cannot be written.
+        StoreError: It is not a sound artifact of a kind that a daemon runs.
+        OSError: The target cannot be written.
     """
     try:
         sha256, size = files.copy_new(source, target)
@@ -232,46 +232,46 @@ def checked_copy(source: Path, target: Path, model: ModelId, now_s: float) -> St
         added=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     try:
-        # Nothing is added that the next reader would refuse.
+        # Make sure that readers will accept the manifest.
         return parse_manifest(manifest.file_bytes())
     except StoreError as error:
         raise StoreError(f"{source}: {error}") from error
 
 
-# --- The present and the previous selection, for each role ------------------------------------
-# One small file holds all of it and is replaced in one step. Two links could not be moved together:
-# a command that is killed between them would leave a selected model that is its own predecessor.
+# --- The current and the previous selection, by role ------------------------------------------
+# One small file has both and is replaced atomically. Two symbolic links could not be moved
+# together: a command killed in between would leave a model that is its own predecessor.
 
-# The roles of selected models, and the kind that each requires.
+# Role of a selected model -> required kind of artifact.
 ROLES: Final[Mapping[str, str]] = {
     "driving": "driving",
     "fallback": "driving",
     "monitoring": "monitoring",
 }
 SELECTION: Final = "selection.json"
-# A longer file is cut, and then is no JSON.
+# A longer file is truncated when it is read, and is then invalid JSON.
 _MAX_SELECTION_BYTES: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The present and the previous model of one role; None: none."""
+    """The current and the previous model of one role; None if there is none."""
 
     current: ModelId | None = None
     previous: ModelId | None = None
 
 
 def checked_role(role: str) -> str:
-    """Return a role; raise StoreError if it is none."""
+    """Return `role`; raise StoreError if there is no such role."""
     if role not in ROLES:
         raise StoreError(f"role: expected one of {', '.join(ROLES)}, found {role!r}")
     return role
 
 
 def read_selection(store: Path) -> dict[str, Selected]:
-    """Return the selection by role; {} if nothing was ever selected.
+    """Return the selection by role; {} if no model was ever selected.
 
-    Raises StoreError if the file is damaged, or may be written by others.
+    Raises StoreError if the file is damaged or writable by others.
     """
     path = store / SELECTION
     try:
@@ -291,7 +291,7 @@ def read_selection(store: Path) -> dict[str, Selected]:
 
 
 def write_selection(store: Path, selection: Mapping[str, Selected]) -> None:
-    """Replace the file. The caller holds the lock of the store."""
+    """Replace the selection file. The caller holds the store's lock."""
     content = {
         role: {"current": str(one.current or ""), "previous": str(one.previous or "")}
         for role, one in sorted(selection.items())

@@ -1,1 +1,1 @@
-"""The vehicle's state: messages, parameters, cameras, calibration, and what makes them valid."""
+"""Reads the vehicle's state from messages and parameters, checks it, and computes calibration."""

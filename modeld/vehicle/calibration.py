@@ -1,6 +1,7 @@
-"""Keeps the matrices that cut the model's view out of a frame, from the calibrations on the bus.
+"""Computes the warp matrices of the model's views from the calibrations on the bus.
 
-Frames of reference are those of `modeld.vehicle.cameras`.
+A calibration is the rotation between the device and the road. A warp matrix maps pixels of a model
+view to pixels of a camera frame. `modeld.vehicle.cameras` defines the frames of reference.
 """
 
 from collections.abc import Sequence
@@ -30,65 +31,65 @@ ANGLE_COUNT: Final = len(ANGLES)
 
 
 def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
-    """Return ``liveCalibration.rpyCalib``, (3,) float32, roll, pitch, yaw in rad.
+    """Return ``liveCalibration.rpyCalib`` as float32 (3,): roll, pitch, yaw in rad.
 
-    A list of a wrong length is not read, as a damaged message may claim millions. Raises
-    MessageError if it is not three finite angles within the bounds of `validity.ANGLES`.
+    The length is checked before reading, because a damaged list can claim millions of elements.
+    Raises MessageError unless there are three finite angles within the bounds of `validity.ANGLES`.
     """
     length = len(rpy_rad)
     if length != ANGLE_COUNT:
         raise MessageError(
             f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {length} values; "
-            "mend the calibration process"
+            "fix the calibration process"
         )
     with reading("liveCalibration.rpyCalib"):
         angles = np.asarray(list(rpy_rad), np.float32)
     if not np.isfinite(angles).all():
         raise MessageError(
-            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; mend "
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; fix "
             "the calibration process"
         )
     for rule, angle in zip(ANGLES, angles.tolist(), strict=True):
         if not rule.allows(angle):
-            raise MessageError(f"{rule.describe(angle)}; mend the calibration process")
+            raise MessageError(f"{rule.describe(angle)}; fix the calibration process")
     return angles
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSizes:
-    """(width, height) in pixels of the frames that arrive, and whether the extra ones do."""
+    """The sizes of the arriving frames, (width, height) in pixels."""
 
     main: tuple[int, int]
-    extra: tuple[int, int]  # the main frames' if there are none
-    lacks_extra: bool = False  # the extra camera is lost, the main frame replaces it
+    extra: tuple[int, int]  # the size of the main frames if there are no extra ones
+    lacks_extra: bool = False  # the extra camera is lost, and main frames replace its frames
 
 
 def sizes_of(main: FrameFormat, extra: FrameFormat, *, lacks_extra: bool = False) -> FrameSizes:
-    """Return the sizes of frames of two formats."""
+    """Return the sizes of main and extra frames with these formats."""
     return FrameSizes((main.width, main.height), (extra.width, extra.height), lacks_extra)
 
 
 @dataclass(frozen=True, slots=True)
 class CameraPlan:
-    """Which cameras feed the two model views."""
+    """The assignment of cameras to the two model views."""
 
     main_is_wide: bool  # the only camera is the wide one
-    single: bool  # main and extra frame come from one camera
-    override: DeviceCameras | None = None  # from the configuration, instead of the device table
+    single: bool  # main and extra frame are from the same camera
+    override: DeviceCameras | None = None  # configured cameras, which replace the device table
 
     def views(self, readouts: Sequence[DeviceCameras], sizes: FrameSizes) -> tuple[Camera, Camera]:
-        """Return the cameras behind the main and the extra frame (see ADR 0021).
+        """Return the cameras of the main and the extra frame (see ADR 0021).
 
-        `readouts` are the possible cameras of the device; the size of its frames chooses each of
-        road and wide camera. Raises CameraConfigError if a wide frame arrives but the device has no
-        wide camera, or frames have a size that the camera does not have.
+        `readouts` are the possible cameras of the device; those with the size of the frames are
+        chosen. Raises CameraConfigError if a wide frame arrives but the device has no wide camera,
+        or if no camera has the size of the frames.
         """
         main = _camera_of_size(
             "main", [one.wide if self.main_is_wide else one.road for one in readouts], sizes.main
         )
         if self.single:
             return main, main
-        # Also while its frames are missing: a device without one has nothing to come back.
+        # Only a device with a wide camera can have lost it.
         wide = [one.wide for one in readouts]
         if sizes.lacks_extra and any(wide):
             return main, main
@@ -115,25 +116,25 @@ def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A calibration that could be used: angles in rad, and of which device."""
+    """An accepted calibration and the device to which it applies."""
 
-    euler_rad: tuple[float, ...]
+    euler_rad: tuple[float, ...]  # roll, pitch, yaw
     device_type: str
     sensor: str
 
 
 @dataclass(slots=True)
 class Calibration:
-    """The two warp matrices, kept up to date from calibration messages and sizes of frames.
+    """The two warp matrices, updated from calibration messages and frame sizes.
 
-    `main_transform` and `extra_transform` are (3, 3) float32, pixels of medmodel and sbigmodel to
-    those of main and extra camera; zeros until `seen`.
+    `main_transform` and `extra_transform`, (3, 3) float32, map pixels of the model's medium and big
+    view to pixels of the main and the extra camera. They are zeros until `seen`.
     """
 
     plan: CameraPlan
-    sizes: FrameSizes  # of the frames that the matrices are for
+    sizes: FrameSizes  # frame sizes to which the matrices apply
     seen: bool = False  # a usable calibration has arrived, and the matrices fit the frames
-    refused: str = ""  # why the newest calibration, or the last one with these frames, is not used
+    refused: str = ""  # why the newest calibration is not usable with these frames, or ""
     main_transform: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
@@ -145,12 +146,12 @@ class Calibration:
 
     @property
     def needs_device(self) -> bool:
-        """Whether the device type and sensor must be known first."""
+        """Whether device type and sensor must be known, because no cameras are configured."""
         return self.plan.override is None
 
     @property
     def has_wide(self) -> bool:
-        """Whether a wide camera is known to be there, by configuration or device table."""
+        """Whether the device has a wide camera, according to configuration or device table."""
         override, accepted = self.plan.override, self._accepted
         if override is not None:
             return override.wide is not None
@@ -159,21 +160,22 @@ class Calibration:
         )
 
     def expect_extra(self) -> None:
-        """Note that a single camera should not be one: the extra camera is lost from now."""
+        """Switch from a single camera to two, the extra one being lost for now."""
         self.plan = replace(self.plan, single=False)
-        # The matrices stay, as both views are still of the main camera.
+        # The matrices do not change, because both views still show the main camera's frame.
         self.sizes, self._checked = replace(self.sizes, lacks_extra=True), None
 
     def update(self, rpy_rad: Sequence[float], device_type: str, sensor: str) -> None:
-        """Use one calibration message, ``liveCalibration.rpyCalib``; write the transforms in place.
+        """Use the angles of one calibration message; write the transforms in place.
 
-        The angles are roll, pitch, yaw in rad. Device type and sensor are those of `find_cameras`,
-        unused with configured cameras. An unusable message changes no matrix, and `refused` says
-        why until a good one comes: meanwhile everything published is marked invalid (see ADR 0020).
+        `rpy_rad` is ``liveCalibration.rpyCalib``: roll, pitch, yaw in rad. Device type and sensor
+        are those of `find_cameras`, unused with configured cameras. An unusable message changes no
+        matrix and sets `refused`; until a usable one arrives, all published messages are marked
+        invalid (see ADR 0020).
         """
         try:
             accepted = _Accepted(tuple(read_angles(rpy_rad).tolist()), device_type, sensor)
-            # Most calibrations repeat the one before.
+            # Most calibrations are identical to the previous one.
             if not self.seen or accepted != self._accepted:
                 self._compute(accepted)
         except (MessageError, CameraConfigError) as error:
@@ -182,10 +184,10 @@ class Calibration:
         self._accepted, self.refused = accepted, ""
 
     def fit(self, sizes: FrameSizes) -> None:
-        """Follow frames of another size, or an extra camera that is lost or back.
+        """Adapt to frames of another size, or to an extra camera that is lost or back.
 
-        The last angles hold for the new frames where the device has such a camera. Else the
-        matrices are zeros, and nothing is seen, until a calibration comes that fits.
+        If the device has such a camera, the last angles are used for the new frames. Otherwise the
+        matrices are zeros and `seen` is False until a calibration fits.
         """
         if sizes == self.sizes:
             return
@@ -204,14 +206,17 @@ class Calibration:
             self.refused = str(error)
 
     def check(self, sizes: FrameSizes) -> None:
-        """Raise CameraConfigError if frames are not of the configured cameras, if there are any."""
+        """Raise CameraConfigError if frames do not fit the configured cameras, if there are any."""
         override = self.plan.override
         if override is not None and sizes != self._checked:
             self.plan.views((override,), sizes)
             self._checked = sizes
 
     def _compute(self, calibration: _Accepted) -> None:
-        """Write both matrices, or change nothing and raise if the frames are of other cameras."""
+        """Write both matrices.
+
+        Raises CameraConfigError and changes nothing if the frames do not fit the device's cameras.
+        """
         override = self.plan.override
         if override is not None:
             readouts: tuple[DeviceCameras, ...] = (override,)
@@ -224,10 +229,10 @@ class Calibration:
         self.seen = True
 
 
-# --- Reading the bus, and the reasons why messages based on a calibration are not valid -------
+# --- Reading calibrations from the bus, and reasons why they make messages invalid ------------
 
 SERVICE: Final = "liveCalibration"
-# Calibrations come four times a second, in some recordings once.
+# Calibrations are sent four times a second, in some recordings once; hence the quiet time.
 CALIBRATION_REFUSED: Final = Kind(
     "calibration not used", fault=Fault.INPUT_REJECTED, quiet_ns=2 * NS_PER_S
 )
@@ -241,9 +246,10 @@ class CalibrationMessages(Received, Protocol):
 
 
 class CalibrationInput:
-    """Keeps a calibration up to date from the bus.
+    """Updates a calibration from the bus.
 
-    The validity of its Event is ignored: its sender waits for our messages.
+    The ``valid`` flag of calibration messages is ignored: their sender sets it only once it
+    receives our messages.
     """
 
     def __init__(
@@ -260,14 +266,14 @@ class CalibrationInput:
         self._is_out_of_limits = False
 
     def update(self) -> None:
-        """Use the newest calibration, if one came with the last update of the bus."""
+        """Use the newest calibration if the last update of the bus had one."""
         messages, calibration = self._messages, self._calibration
         if not messages.updated[SERVICE]:
             return
         # The intrinsics depend on device and sensor, so both services must have sent a message.
         if calibration.needs_device and self._missing():
             return
-        # A damaged list must not end the loop; a device newer than our schema is in no table.
+        # A damaged list must not end the loop. A device newer than our schema has no cameras.
         try:
             with reading("liveCalibration, deviceState or roadCameraState"):
                 message = messages[SERVICE]
@@ -285,7 +291,10 @@ class CalibrationInput:
             )
 
     def reason(self, now_ns: int) -> Reason | None:
-        """Return why calibration makes messages invalid at `now_ns` of the loop's clock."""
+        """Return why the calibration makes messages invalid, or None.
+
+        `now_ns` is the time on the loop's clock.
+        """
         calibration, messages = self._calibration, self._messages
         if calibration.refused:
             return Reason("calibration not used", calibration.refused)
@@ -301,6 +310,6 @@ class CalibrationInput:
         return silence(ANGLES[0], silent_s) if silent_s else None
 
     def _missing(self) -> list[str]:
-        """Return the other needed services that have not sent a message yet."""
+        """Return the services for device type and sensor that have not sent a message yet."""
         seen = self._messages.seen
         return [name for name in ("deviceState", "roadCameraState") if not seen[name]]

@@ -1,13 +1,13 @@
-"""The cameras of a device as pinholes, and the maps from a model's views to their pixels.
+"""Pinhole models of the devices' cameras, and the matrices from a model's views to their pixels.
 
-Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount; *calib* is
-the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix
-``a_from_b`` takes coordinates in b to coordinates in a. Figures of cameras: openpilot's published
-device table, 2024-2026.
+Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount. *calib* is
+the device frame aligned with the road. *view* is x right, y down, z forward, as in OpenCV. A matrix
+``a_from_b`` converts coordinates in b to coordinates in a. Source of camera data: openpilot's
+published device table, 2024-2026.
 
-Products and inverses are written out in sums that every processor rounds alike: those of numpy's
-linear algebra differ in their last bits from one make to the next, and where an entry should be 0
-these bits are the whole value, so a drive's inputs would look like changed ones.
+Matrix products and inverses are written as sums that round identically on all processors. The last
+bits of numpy's linear algebra differ between CPU models. For an entry that should be 0 these bits
+are the whole value, so a drive's inputs would appear to have changed.
 """
 
 import logging
@@ -24,7 +24,7 @@ from modeld.errors import CameraConfigError
 
 logger = logging.getLogger(__name__)
 
-# Which row or column of the device frame each of the view frame is.
+# Axis of the device frame for each axis of the view frame.
 _VIEW_AXES: Final = [1, 2, 0]
 VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.eye(3)[_VIEW_AXES]
 
@@ -32,16 +32,16 @@ VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.eye(3)[_VIEW_AXES]
 def pinhole_matrix(
     focal_px: float, cx_px: float, cy_px: float, focal_y_px: float | None = None
 ) -> NDArray[np.float64]:
-    """Return the 3x3 float64 intrinsic matrix without skew.
+    """Return the intrinsic matrix of a pinhole camera, 3x3 float64, without skew.
 
-    The focal lengths in pixels are of rows and of columns, None if pixels are square; (`cx_px`,
-    `cy_px`) is column and row of the principal point.
+    `focal_px` and `focal_y_px` are the horizontal and the vertical focal length; the latter is None
+    if pixels are square. (`cx_px`, `cy_px`) is the principal point.
     """
     vertical_px = focal_px if focal_y_px is None else focal_y_px
     return np.array([[focal_px, 0.0, cx_px], [0.0, vertical_px, cy_px], [0.0, 0.0, 1.0]])
 
 
-# The two views of the network, both 512x256 pixels.
+# The medium and the big view of the network, both 512x256 pixels.
 MED_MODEL_INTRINSICS: Final = pinhole_matrix(910.0, 256.0, 47.6)
 SBIG_MODEL_INTRINSICS: Final = pinhole_matrix(455.0, 256.0, 0.5 * (256.0 + 47.6))
 
@@ -67,11 +67,10 @@ def warp_matrix(
 ) -> NDArray[np.float32]:
     """Return the matrix from model pixels to camera pixels, (3, 3) float32, row-major.
 
-    ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``: the inverse map,
-    which a warp evaluates once per destination pixel. The angles are (roll, pitch, yaw), as in
-    ``liveCalibration.rpyCalib``. The product is formed in float64, from both matrices of intrinsics
-    (3x3, view coordinates to pixels) as `pinhole_matrix` makes them, the model's with square
-    pixels.
+    It is ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``, the inverse
+    map, which a warp evaluates once per destination pixel. The angles are (roll, pitch, yaw) in
+    rad, as in ``liveCalibration.rpyCalib``. The intrinsics are matrices from `pinhole_matrix`; the
+    model's pixels must be square. The product is computed in float64.
     """
     rotation = rot_from_euler(device_from_calib_euler_rad)[np.ix_(_VIEW_AXES, _VIEW_AXES)]
     camera_from_view = matrix_product(camera_intrinsics, rotation)
@@ -79,42 +78,42 @@ def warp_matrix(
 
 
 def inverse_pinhole(intrinsics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 3x3 float64 matrix from pixels to view coordinates; pixels are square."""
+    """Return the matrix from square pixels to view coordinates, 3x3 float64."""
     focal_px, cx_px, cy_px = intrinsics[0, 0], intrinsics[0, 2], intrinsics[1, 2]
     return pinhole_matrix(1.0 / focal_px, -cx_px / focal_px, -cy_px / focal_px)
 
 
 def matrix_product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``a @ b`` of 3x3 float64 matrices, each product rounded, added from left to right."""
+    """Return ``a @ b`` of 3x3 float64 matrices; products are rounded, then added left to right."""
     terms = a.T[:, :, None] * b[:, None, :]
     total: NDArray[np.float64] = (terms[0] + terms[1]) + terms[2]
     return total
 
 
-# --- The outward cameras, known by the type and the sensor of the device ----------------------
+# --- The road and wide cameras, by type and sensor of the device ------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A camera whose principal point is the middle of its picture; all in pixels."""
+    """A pinhole camera whose principal point is the center of the image. Units are pixels."""
 
     width: int
     height: int
-    focal_px: float
-    focal_y_px: float | None = None  # of columns; None if pixels are square
+    focal_px: float  # horizontal focal length
+    focal_y_px: float | None = None  # vertical focal length; None if pixels are square
 
     @property
     def pixel_aspect(self) -> float:
-        """Width of a pixel over its height."""
+        """Width of a pixel divided by its height."""
         return 1.0 if self.focal_y_px is None else self.focal_y_px / self.focal_px
 
     @property
     def intrinsics(self) -> NDArray[np.float64]:
-        """3x3 float64 matrix from view coordinates to pixels."""
+        """The matrix from view coordinates to pixels, 3x3 float64."""
         return pinhole_matrix(self.focal_px, self.width / 2, self.height / 2, self.focal_y_px)
 
     def scaled(self, width: int, height: int) -> "Camera":
-        """Return the camera of these pictures scaled to another size, each axis by itself."""
+        """Return the camera for images resized to `width` x `height`, each axis separately."""
         focal_y_px = self.focal_px if self.focal_y_px is None else self.focal_y_px
         return Camera(
             width,
@@ -126,15 +125,15 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCameras:
-    """The outward cameras of a device; ``wide`` is None where there is only one."""
+    """The outward-facing cameras of a device."""
 
     road: Camera
-    wide: Camera | None
+    wide: Camera | None  # None if there is only one camera
 
 
 _AR_OX: Final = DeviceCameras(Camera(1928, 1208, 2648.0), Camera(1928, 1208, 567.0))
 _OS: Final = DeviceCameras(Camera(1344, 760, 1522.0 * 3 / 4), Camera(1344, 760, 567.0 * 3 / 4))
-# The same sensor unbinned, as in 2024.
+# The same sensor without binning, as in 2024.
 _OS_FULL: Final = DeviceCameras(
     Camera(2688, 1520, 2648.0 * 2 / 3), Camera(2688, 1520, 567.0 * 3 / 2)
 )
@@ -148,7 +147,7 @@ def _camera_table() -> Mapping[tuple[str, str], DeviceCameras]:
         for sensor in ("ar0231", "ox03c10")
     }
     table |= {(device, "os04c10"): _OS for device in ("tici", "tizi", "mici")}
-    # Logs of early software name the sensor or the device "unknown".
+    # In logs of early software, the sensor or the device is "unknown".
     for key in (
         ("tici", "unknown"),
         ("unknown", "ar0231"),
@@ -162,16 +161,16 @@ def _camera_table() -> Mapping[tuple[str, str], DeviceCameras]:
 
 DEVICE_CAMERAS: Final = _camera_table()
 
-# Sensor -> its other readouts; frames tell by their size which one it is.
+# Sensor -> its other readout modes. The size of the frames shows which mode is in use.
 _OTHER_READOUTS: Final[Mapping[str, tuple[DeviceCameras, ...]]] = MappingProxyType(
     {"os04c10": (_OS_FULL,)}
 )
 
 
 def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
-    """Look up the cameras of a device, with the readout that its sensor has today.
+    """Return the cameras of a device in its sensor's current readout mode.
 
-    The texts are ``deviceState.deviceType`` and ``roadCameraState.sensor``. Raises
+    The arguments are ``deviceState.deviceType`` and ``roadCameraState.sensor``. Raises
     CameraConfigError if the pair is not in the table.
     """
     cameras = DEVICE_CAMERAS.get((device_type, sensor))
@@ -185,7 +184,7 @@ def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
 
 
 def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
-    """Look up a device's cameras with each readout that its sensor has had, newest first.
+    """Return the cameras of a device in each readout mode of its sensor, newest first.
 
     Raises CameraConfigError if the pair is not in the table.
     """
@@ -193,10 +192,10 @@ def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
 
 
 # --- The driver camera ------------------------------------------------------------------------
-# Its view is that of a camera of the same focal length and place, so the matrix has no rotation and
-# changes only with the camera.
+# The model's view has the camera's position and orientation, so the matrix has no rotation and
+# depends only on the camera.
 
-# By width of the frame, as nothing else is known of the camera when its first frame comes.
+# Driver cameras by frame width, the only known property when the first frame arrives.
 DRIVER_CAMERAS: Final[Mapping[int, Camera]] = MappingProxyType(
     {
         camera.width: camera
@@ -209,14 +208,15 @@ DRIVER_CAMERAS: Final[Mapping[int, Camera]] = MappingProxyType(
     }
 )
 _REFERENCE: Final = DRIVER_CAMERAS[1928]
-# The middle of the view is that of the reference camera's frame, cut to 960 rows around it.
+# Intrinsics of the model's view, 1440 x 960 pixels. The principal point is above the middle by half
+# of the rows that the reference camera has in addition.
 VIEW_INTRINSICS: Final = pinhole_matrix(567.0, 1440 / 2, 960 / 2 - (1208 - 960) / 2)
 
 
 def find_driver_camera(width: int, height: int) -> Camera:
-    """Return the driver camera that has frames of this size.
+    """Return the driver camera with frames of this size.
 
-    An unknown one is logged, and assumed to have the field of view of the reference camera.
+    An unknown camera is logged and assumed to have the reference camera's horizontal field of view.
     """
     camera = DRIVER_CAMERAS.get(width)
     if camera is not None and camera.height == height:
@@ -234,6 +234,6 @@ def find_driver_camera(width: int, height: int) -> Camera:
 def driver_transform(camera: Camera) -> NDArray[np.float32]:
     """Return the matrix from view pixels to camera pixels, (3, 3) float32.
 
-    ``K_camera @ inv(K_view)``: the inverse map, which a warp evaluates for each pixel of the view.
+    It is ``K_camera @ inv(K_view)``, the inverse map, which a warp evaluates for each view pixel.
     """
     return matrix_product(camera.intrinsics, inverse_pinhole(VIEW_INTRINSICS)).astype(np.float32)

@@ -1,9 +1,9 @@
-"""The two lane change state machines: blinker, steering nudge, manoeuvre, done.
+"""The two state machines of a lane change: blinker, steering nudge, maneuver, end.
 
-The interface says which one a model was trained with. Both run after inference at 20 Hz, so a
-desire reaches the model one frame later. Figures: openpilot, 2023-2026. The keep-left and
-keep-right pulses of older models are not sent. ADR 0021 has this and other deliberate
-differences.
+They compute the desire, the model's request for a lane change. The interface specifies the machine
+with which a model was trained. Both run after inference at 20 Hz, so a desire reaches the model one
+frame later. Constants: openpilot, 2023-2026. The keep-left and keep-right desires of older models
+are not sent; ADR 0021 lists this and other deliberate differences.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from modeld.constants import DT_MODEL_S
 
 MIN_SPEED_MPS: Final = 20 * 0.44704  # 20 mph
 MAX_TIME_S: Final = 10.0
-# Lane lines of the old lane fade out in 0.5 s while the manoeuvre starts, back in within 1 s.
+# Machine A: the weight of the current lane's lines fades out in 0.5 s and back in within 1 s.
 FADE_OUT_PER_FRAME: Final = 2 * DT_MODEL_S
 FADE_IN_PER_FRAME: Final = DT_MODEL_S
 DONE_PROBABILITY: Final = 0.02
-# Machine B: the least time that a manoeuvre takes.
+# Machine B: the shortest duration of a maneuver.
 START_TIME_S: Final = 0.5
 FADED_OUT: Final = 0.01
 FADED_IN: Final = 0.99
 
 
 class Desire(IntEnum):
-    """Index into the model's desire vector (``log.Desire``)."""
+    """Index into the model's desire vector; values as in ``log.Desire``."""
 
     NONE = 0
     TURN_LEFT = 1
@@ -37,7 +37,7 @@ class Desire(IntEnum):
 
 
 class LaneChangeState(IntEnum):
-    """Ordinals of ``log.LaneChangeState``."""
+    """State of a lane change; values as in ``log.LaneChangeState``."""
 
     OFF = 0
     PRE = 1
@@ -46,7 +46,7 @@ class LaneChangeState(IntEnum):
 
 
 class LaneChangeDirection(IntEnum):
-    """Ordinals of ``log.LaneChangeDirection``."""
+    """Direction of a lane change; values as in ``log.LaneChangeDirection``."""
 
     NONE = 0
     LEFT = 1
@@ -55,42 +55,42 @@ class LaneChangeDirection(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VehicleState:
-    """Car and driver at one frame."""
+    """The state of the car and the driver's actions at one frame."""
 
-    v_ego_mps: float = 0.0  # negative only where an interface says so
+    v_ego_mps: float = 0.0  # speed; negative only if the model's interface allows it
     left_blinker: bool = False
     right_blinker: bool = False
     steering_pressed: bool = False  # the driver turns the wheel
-    steering_torque: float = 0.0  # of the driver, in the car's unit, positive to the left
-    left_blindspot: bool = False  # a vehicle is there
-    right_blindspot: bool = False  # a vehicle is there
+    steering_torque: float = 0.0  # the driver's torque in the car's unit, positive to the left
+    left_blindspot: bool = False  # a vehicle is in the left blind spot
+    right_blindspot: bool = False  # a vehicle is in the right blind spot
     lateral_active: bool = False  # the software is steering
 
     @property
     def one_blinker(self) -> bool:
-        """Exactly one indicator is on (both are hazard lights)."""
+        """Whether exactly one blinker is on; both together are hazard lights."""
         return self.left_blinker != self.right_blinker
 
     @property
     def blinker_direction(self) -> LaneChangeDirection:
-        """Side of the indicator; right unless the left one is on."""
+        """Side of the blinker; right unless the left one is on."""
         return LaneChangeDirection.LEFT if self.left_blinker else LaneChangeDirection.RIGHT
 
     def nudges(self, direction: LaneChangeDirection) -> bool:
-        """Whether the driver confirms the manoeuvre by turning the wheel that way."""
+        """Return whether the driver confirms the maneuver by turning the wheel to that side."""
         torque = self.steering_torque
         return self.steering_pressed and (
             torque > 0 if direction is LaneChangeDirection.LEFT else torque < 0
         )
 
     def blindspot(self, direction: LaneChangeDirection) -> bool:
-        """Whether a vehicle is in the way on that side."""
+        """Return whether a vehicle is in the blind spot on that side."""
         left = direction is LaneChangeDirection.LEFT
         return self.left_blindspot if left else self.right_blindspot
 
 
 class LaneChangeMachine(Protocol):
-    """State of a lane change, advanced once a frame; published in the messages."""
+    """State machine of a lane change, advanced once per frame. Its state is published."""
 
     state: LaneChangeState
     direction: LaneChangeDirection
@@ -104,7 +104,7 @@ class LaneChangeMachine(Protocol):
 
 
 def lane_change_machine(name: str) -> LaneChangeMachine:
-    """Return the machine that an interface names, "A" or "B"."""
+    """Return a new machine; `name` is "A" or "B", from the model's interface."""
     return FadingLaneChange() if name == "A" else TimedLaneChange()
 
 
@@ -115,20 +115,20 @@ def _desire_to(direction: LaneChangeDirection) -> Desire:
 
 @dataclass(slots=True)
 class FadingLaneChange:
-    """Machine A, until 2025: the old lane's lines fade out, then back in.
+    """Machine A, for models until 2025: a maneuver fades the current lane's lines out and in again.
 
-    The side is known from the first armed frame on, as in its last revisions (see ADR 0021).
+    The direction is set as soon as the state is PRE, as in the last revisions (see ADR 0021).
     """
 
     state: LaneChangeState = LaneChangeState.OFF
     direction: LaneChangeDirection = LaneChangeDirection.NONE
-    lane_line_weight: float = 1.0  # 1 follows the current lane, 0 has let it go
-    timer_s: float = 0.0  # since the manoeuvre began
+    lane_line_weight: float = 1.0  # weight of the current lane's lines; 0 in mid-maneuver
+    timer_s: float = 0.0  # time since the maneuver began
     _had_one_blinker: bool = False
 
     @property
     def desire(self) -> Desire:
-        """The desire for the model, only while the manoeuvre is being done."""
+        """The desire for the model; NONE unless a maneuver is in progress."""
         if self.state not in (LaneChangeState.STARTING, LaneChangeState.FINISHING):
             return Desire.NONE
         return _desire_to(self.direction)
@@ -154,7 +154,8 @@ class FadingLaneChange:
         self.direction = LaneChangeDirection.NONE
 
     def _update_off(self, vehicle: VehicleState) -> None:
-        # Only an edge arms: a blinker left on after a change must not start the next one.
+        # The blinker must have just been switched on. If it stays on after a lane change, it must
+        # not start another one.
         edge = vehicle.one_blinker and not self._had_one_blinker
         if edge and vehicle.v_ego_mps >= MIN_SPEED_MPS:
             self.state = LaneChangeState.PRE
@@ -186,19 +187,20 @@ class FadingLaneChange:
 
 @dataclass(slots=True)
 class TimedLaneChange:
-    """Machine B, 2026: a manoeuvre takes half a second at least, and nothing fades.
+    """Machine B, for models of 2026: a maneuver lasts at least half a second; nothing fades.
 
-    There is no state FINISHING, and a blinker that is on when steering begins counts as new.
+    It does not use the state FINISHING. A blinker that is on when the software starts steering
+    counts as just switched on.
     """
 
     state: LaneChangeState = LaneChangeState.OFF
     direction: LaneChangeDirection = LaneChangeDirection.NONE
-    timer_s: float = 0.0  # since the manoeuvre began; stands still outside of one
+    timer_s: float = 0.0  # time since the maneuver began; stops at its end
     _had_one_blinker: bool = False
 
     @property
     def desire(self) -> Desire:
-        """The desire for the model, only while the manoeuvre is being done."""
+        """The desire for the model; NONE unless a maneuver is in progress."""
         if self.state is not LaneChangeState.STARTING:
             return Desire.NONE
         return _desire_to(self.direction)
@@ -221,7 +223,7 @@ class TimedLaneChange:
         self._had_one_blinker = vehicle.one_blinker and vehicle.lateral_active
 
     def _leave(self, vehicle: VehicleState, *, again: bool) -> None:
-        """Go where a manoeuvre may begin, if the blinker asks for it, else off."""
+        """Enter PRE, from which a maneuver can begin, if `again`; else OFF."""
         self.state = LaneChangeState.PRE if again else LaneChangeState.OFF
         self.direction = vehicle.blinker_direction if again else LaneChangeDirection.NONE
 

@@ -1,7 +1,8 @@
-"""The model's inputs besides pictures: the vehicle's messages, and values computed from them.
+"""Reads the model's inputs other than images: the vehicle's messages and values computed from them.
 
-Each message is read once, and checked by the rules of `modeld.vehicle.validity`. An impossible
-value counts as zero, and is logged; the reasons for invalid messages go with the read values.
+Each message is read once and checked with the rules of `modeld.vehicle.validity`. A value out of
+bounds is logged and counts as 0. If it makes the published messages invalid, the reason is returned
+with the inputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ SUBSCRIPTIONS: Final = (
     *("driverMonitoringState", "carControl", "liveDelay"),
 )
 
-# Services of 1 Hz and more say it again before it counts as over.
+# A fault is over after this time. Services send at 1 Hz or faster, so a lasting one recurs sooner.
 _QUIET_NS: Final = 2 * NS_PER_S
 
 
@@ -43,20 +44,23 @@ _QUIET_NS: Final = 2 * NS_PER_S
 class CarParameters:
     """The car's properties that the daemon needs."""
 
-    longitudinal_actuator_delay_s: float  # from command to acceleration
+    longitudinal_actuator_delay_s: float  # delay from command to acceleration
     name: str  # car fingerprint, for the log
-    steer_actuator_delay_s: float = 0.0  # from command to curvature, an estimate
-    reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
+    steer_actuator_delay_s: float = 0.0  # estimated delay from command to curvature
+    reasons: tuple[Reason, ...] = ()  # why messages that depend on the car are invalid
 
 
-# Stands in for a fingerprinted car with --demo; a common car with usual delays.
+# The car used with --demo, with typical delays.
 DEMO_CAR: Final = CarParameters(
     longitudinal_actuator_delay_s=0.5, name="demo", steer_actuator_delay_s=0.1
 )
 
 
 def read_car_parameters(car_params: Any) -> CarParameters:
-    """Read a ``carParams`` message; a delay out of bounds counts as 0, with a reason."""
+    """Return the car in a ``carParams`` message.
+
+    A delay out of bounds counts as 0 and makes messages invalid, see `CarParameters.reasons`.
+    """
     delays_s, reasons = [], []
     for rule in (LONGITUDINAL_ACTUATOR, STEER_ACTUATOR):
         value = getattr(car_params, rule.field)
@@ -75,13 +79,13 @@ def read_car_parameters(car_params: Any) -> CarParameters:
 
 @dataclass(frozen=True, slots=True)
 class BusInputs:
-    """One reading of the bus."""
+    """The inputs read from the bus for one frame."""
 
     vehicle: VehicleState
-    is_rhd: bool  # the driver sits on the right
-    lateral_delay_s: float  # measured, from steering command to curvature
-    road_frame_id: int  # newest that the camera daemon announced
-    reasons: tuple[Reason, ...] = ()  # why messages that rest on it are not valid
+    is_rhd: bool  # right-hand drive: the driver sits on the right
+    lateral_delay_s: float  # measured delay from steering command to curvature
+    road_frame_id: int  # newest frame id announced by the camera daemon
+    reasons: tuple[Reason, ...] = ()  # why messages that depend on these inputs are invalid
 
 
 class MessageSource(Received, Protocol):
@@ -89,26 +93,27 @@ class MessageSource(Received, Protocol):
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """How many were no message of the service, by service."""
+        """Number of received data that were not messages of the service, by service."""
 
     @property
     def rejected_why(self) -> Mapping[str, str]:
-        """The defect of the last of them, by service."""
+        """Defect of the last rejected data, by service."""
 
     @property
     def frame(self) -> int:
         """Number of updates so far, from 0."""
 
     def __getitem__(self, service: str) -> Any:
-        """Return the newest message of a service, default-initialised before the first."""
+        """Return the newest message of a service; before the first, one with default values."""
 
 
 class BusReader:
-    """Reads the newest messages, each once; those never received have their schema defaults.
+    """Reads the newest messages, each once. A service without a message has schema defaults.
 
-    `clip_speed` is that of `ActionRule`; another model may change it. `read` brings `freshness` up
-    to date. `delay_to_use` is for stacks whose users set the lateral delay: it gets the delay that
-    the stack measures, in s, and the number of the update; None uses the measured one.
+    `freshness` is updated by `read`. `clip_speed` is that of the model's `ActionRule`, and changes
+    with the model. `delay_to_use` is for stacks whose users can set the lateral delay: it is called
+    with the delay measured by the stack, in s, and the number of the bus update, and returns the
+    delay to use. None uses the measured delay.
     """
 
     def __init__(
@@ -134,7 +139,7 @@ class BusReader:
         self._garbage = GarbageWatch(messages, episodes)
 
     def read(self, now_ns: int) -> BusInputs:
-        """Return the inputs that hold at `now_ns`, of the loop's clock."""
+        """Return the current inputs; `now_ns` is the time on the loop's clock."""
         messages, updated = self._messages, self._messages.updated
         self._garbage.look()
         if updated["carControl"]:
@@ -154,7 +159,7 @@ class BusReader:
         active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
         silent_s = freshness.silent_for_s(SPEED, now_ns)
         if silent_s:
-            # The last speed is the best guess; without a message the driver wants nothing.
+            # The last speed is the best guess. Without messages, blinkers and steering are off.
             vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
             reasons = (*reasons, silence(SPEED, silent_s))
         if vehicle.lateral_active is not active:
@@ -178,7 +183,7 @@ class BusReader:
         )
 
     def _checked(self, rule: InputRule, value: float) -> float:
-        """Return a value that the rule allows: itself or 0."""
+        """Return the value if the rule allows it; otherwise report it and return 0."""
         if rule.allows(value):
             if self._broken:
                 self._broken.pop(rule, None)
@@ -200,7 +205,7 @@ class GarbageWatch:
         self._known = dict(messages.rejected)
 
     def look(self) -> None:
-        """Look at what has been rejected since the last look; once after each update."""
+        """Report data rejected since the last call; call once after each update of the bus."""
         messages = self._messages
         if messages.rejected == self._known:
             return
@@ -213,24 +218,25 @@ class GarbageWatch:
                 )
 
 
-# --- Values that the host computes ------------------------------------------------------------
+# --- Model inputs computed by the host --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ActionTimes:
-    """When the actuators will have followed a command sent now, seconds from the frame."""
+    """Times after the frame at which the actuators will have followed a command sent now."""
 
-    lateral_s: float  # curvature
-    longitudinal_s: float  # acceleration
-    lateral_delay_s: float = 0.0  # the part of `lateral_s` due to steering and filter
+    lateral_s: float  # for curvature
+    longitudinal_s: float  # for acceleration
+    lateral_delay_s: float = 0.0  # part of `lateral_s` caused by steering and filter
 
 
 def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
-    """Return the times at which the plan is read out (see ADR 0021).
+    """Return the times after the frame at which the plan is evaluated (see ADR 0021).
 
-    The smoothing filters delay the command like an actuator does, and the model's answer is of some
-    age when it is applied: `rule.frame_delay_s`. `lateral_delay_s` is the measured one of
-    ``liveDelay``; the rule decides which delay counts, and has the time constants in force.
+    They are sums of the actuator's delay, the time constant of the smoothing filter, which delays
+    the command like an actuator, and the age of the outputs when they are applied,
+    `rule.frame_delay_s`. For steering, the rule selects the measured `lateral_delay_s` of
+    ``liveDelay`` or the car's estimate.
     """
     measured = rule.lateral_delay == "liveDelay"
     lateral_s = lateral_delay_s if measured else car.steer_actuator_delay_s
@@ -245,7 +251,7 @@ def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -
 
 @dataclass(slots=True)
 class DesirePulse:
-    """Turns the level of a desire into a pulse of one frame at its rising edge.
+    """Converts a desire to a pulse of one frame at its beginning.
 
     `pulse` is the model input, (8,) float32, rewritten by every update.
     """
@@ -254,7 +260,7 @@ class DesirePulse:
     _previous: int = 0
 
     def update(self, desire: int) -> NDArray[np.float32]:
-        """Return ``pulse`` for a desire's index; 0 is no desire and never pulses."""
+        """Return ``pulse`` for the index of the current desire; 0, no desire, never pulses."""
         self.pulse.fill(0.0)
         if desire != self._previous and 0 < desire < DESIRE_LENGTH:
             self.pulse[desire] = 1.0
@@ -262,7 +268,7 @@ class DesirePulse:
         return self.pulse
 
     def reset(self) -> None:
-        """Forget the level, so that a lasting desire pulses again at the next update."""
+        """Forget the last desire, so a lasting one pulses again at the next update."""
         self._previous = 0
 
 
@@ -272,11 +278,11 @@ def _pair() -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class HostInputs:
-    """Inputs that the host computes besides desires; each (1, 2) float32, rewritten each frame.
+    """The other inputs computed by the host; each (1, 2) float32, rewritten for each frame.
 
-    `traffic_convention` is one-hot: [1, 0] is a left-hand-drive car (right-hand traffic), [0, 1] a
-    right-hand-drive one. `lateral_control_params` are speed in m/s and lateral delay in s,
-    `action_t` the times of curvature and acceleration in s.
+    `traffic_convention` is one-hot: [1, 0] for a left-hand-drive car (right-hand traffic), [0, 1]
+    for a right-hand-drive car. `lateral_control_params` has the speed in m/s and the lateral delay
+    in s. `action_t` has the `ActionTimes` of curvature and acceleration in s.
     """
 
     traffic_convention: NDArray[np.float32] = field(default_factory=_pair)

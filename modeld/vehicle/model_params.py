@@ -1,7 +1,7 @@
-"""The parameters of the stack that concern a driving model: keys, permitted values, and their use.
+"""The parameters of the driving stack that concern a driving model.
 
-Which of them the daemon uses, and why it leaves the others alone, is in ADR 0082. A bad parameter
-never ends the loop.
+This module defines their keys and permitted values and applies those that the daemon uses. ADR 0082
+explains which ones it ignores and why. An invalid parameter never ends the loop.
 """
 
 import json
@@ -20,15 +20,15 @@ from runtime.format.manifest import ModelSource
 
 logger = logging.getLogger(__name__)
 
-# --- The driving model that sunnypilot's user has chosen, in JSON -----------------------------
-# The daemon runs the artifact of its own configuration, and reports how the two differ.
+# --- The driving model chosen by sunnypilot's user, a JSON parameter --------------------------
+# The daemon runs the artifact in its own configuration, and reports how the two differ.
 
-# The largest delay or filter constant that a user may set.
+# Largest delay or filter constant that a user may set.
 MAX_DELAY_S: Final = 5.0
 _MOST_BUNDLE_TEXT: Final = 256
 _MOST_ITEMS: Final = 32
 _MOST_GENERATION: Final = 10_000
-# Shorter names would be found in any other.
+# Shorter names are contained in too many others to be compared.
 _SHORTEST_NAME: Final = 3
 
 
@@ -36,20 +36,21 @@ _SHORTEST_NAME: Final = 3
 class ModelBundle:
     """A bundle of model files under one name."""
 
-    name: str  # for people
+    name: str  # display name
     internal_name: str
-    ref: str  # commit of the training's repository; "" if unknown
-    generation: int  # of the interface
-    runner: str  # of the stack
-    files: tuple[str, ...]
-    overrides: Mapping[str, str]  # of the stack's settings; "lat" and "long" are time constants, s
+    ref: str  # commit in the training repository; "" if unknown
+    generation: int  # generation of the model interface
+    runner: str  # the stack's program that runs the model
+    files: tuple[str, ...]  # names of the model files
+    # Overridden settings of the stack; "lat" and "long" are filter time constants in s.
+    overrides: Mapping[str, str]
 
     def smoothing_s(self, key: str) -> float:
-        """Return the time constant "lat" or "long"; 0, as in the stack, where there is none."""
+        """Return the time constant "lat" or "long"; if not set 0, as in the stack."""
         return float(self.overrides.get(key, "0"))
 
     def is_named_in(self, names: Iterable[str]) -> bool:
-        """Return whether one of the names, of checkpoints or files, holds a name of the bundle."""
+        """Return whether one of `names` (of checkpoints or files) contains the bundle's name."""
         own = {_plain(name) for name in (self.name, self.internal_name, self.ref)}
         return any(
             one in _plain(name) for name in names for one in own if len(one) >= _SHORTEST_NAME
@@ -57,7 +58,7 @@ class ModelBundle:
 
 
 def _parse_bundle(data: bytes) -> ModelBundle:
-    """Read a bundle; raise ValueError if it is none, or a part is too long or out of bounds."""
+    """Return the bundle in a parameter's value; raise ValueError if the value is invalid."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -92,7 +93,7 @@ def _parse_bundle(data: bytes) -> ModelBundle:
 
 
 def _plain(text: str) -> str:
-    """Return a name as it is compared: people write it with and without spaces and capitals."""
+    """Return a name in lower case without spaces and punctuation, for comparison."""
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
@@ -127,35 +128,35 @@ def _check_seconds(key: str, text: str) -> None:
         raise ValueError(f"{key}: expected seconds from 0 to {MAX_DELAY_S:g}, found {text!r:.40}")
 
 
-# --- The forms of all parameters --------------------------------------------------------------
+# --- The formats of all parameters ------------------------------------------------------------
 
-# Names of devices and routes have 16 and 20 characters.
+# Longest accepted name. Names of devices and routes have 16 and 20 characters.
 _MOST_CHARACTERS: Final = 64
-# sunnypilot lets its users choose 0.35 m to either side.
+# Largest accepted camera offset. sunnypilot lets users set up to 0.35 m to either side.
 _WIDEST_OFFSET_M: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """The calibration that calibrationd begins the next drive with."""
+    """The calibration with which calibrationd begins the next drive."""
 
-    rpy_rad: tuple[float, float, float]  # roll, pitch and yaw, device from calibrated frame
-    status: str  # name of the enumerant of LiveCalibrationData
-    height_m: float  # of the camera above the road; 0: not known
+    rpy_rad: tuple[float, float, float]  # roll, pitch, yaw; device from calibrated frame
+    status: str  # name of the status in LiveCalibrationData
+    height_m: float  # height of the camera above the road; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDelay:
-    """The lateral delay that lagd begins the next drive with."""
+    """The lateral delay with which lagd begins the next drive."""
 
-    lateral_s: float  # from steering command to curvature
-    status: str  # name of the enumerant of LiveDelayData
+    lateral_s: float  # delay from steering command to curvature
+    status: str  # name of the status in LiveDelayData
 
 
 def _car(data: bytes) -> CarParameters:
     with reading("CarParams"):
         car = read_car_parameters(read_car_params(data))
-    # Zeros and other structures read as a car without a name.
+    # Zeros and other structures parse as a car without a name.
     if not car.name:
         raise ValueError("expected the fingerprint of a car, found none; the file is damaged")
     return car
@@ -220,9 +221,10 @@ def _number(low: float, high: float, expected: str) -> Callable[[bytes], float]:
 
 
 CAR: Final = Parameter("CarParams", _car)
-"""The car of this drive: removed when a drive begins, written once the car is recognised."""
+"""The car of this drive. The stack removes it at the beginning of a drive and writes it once the
+car is recognized."""
 CAR_BEFORE: Final = Parameter("CarParamsPersistent", _car)
-"""The car of some drive, maybe another one; for a replay that has none of its own."""
+"""The car of the last drive in which one was recognized; used to replay a drive without a car."""
 CALIBRATION: Final = Parameter("CalibrationParams", _calibration)
 DELAY: Final = Parameter("LiveDelay", _delay)
 IS_RHD: Final = Parameter("IsRhdDetected", _flag)
@@ -230,7 +232,7 @@ IS_DRIVER_VIEW: Final = Parameter("IsDriverViewEnabled", _flag)
 IS_ONROAD: Final = Parameter("IsOnroad", _flag)
 ROUTE: Final = Parameter("CurrentRoute", _text)
 DONGLE_ID: Final = Parameter("DongleId", _text)
-# Of sunnypilot.
+# Parameters of sunnypilot.
 USES_OWN_DELAY: Final = Parameter("LagdToggle", _flag)
 OWN_DELAY: Final = Parameter("LagdValueCache", _number(0.0, MAX_DELAY_S, "seconds"))
 CAMERA_OFFSET: Final = Parameter(
@@ -242,27 +244,28 @@ PARAMETERS: Final[tuple[Parameter[Any], ...]] = (
     *(CAR, CAR_BEFORE, CALIBRATION, DELAY, IS_RHD, IS_DRIVER_VIEW, IS_ONROAD, ROUTE, DONGLE_ID),
     *(USES_OWN_DELAY, OWN_DELAY, CAMERA_OFFSET, BUNDLE),
 )
-"""All that are known, in the order in which they are shown."""
+"""All known parameters, in the order of display."""
 
-# --- The parameters that the loop follows while it runs ---------------------------------------
+# --- The parameters that are read while the loop runs -----------------------------------------
 
-# How often parameters are looked up: 3 s at 20 Hz.
+# Bus updates between two readings of a parameter: 3 s at 20 Hz.
 PERIOD_UPDATES: Final = 60
-# As often as openpilot looks for a parameter that it waits for, whatever messages come meanwhile.
+# Shortest interval of checks while waiting for a parameter, as in openpilot.
 PERIOD_MS: Final = 100
 
 
 @dataclass(slots=True)
 class UserDelay:
-    """The lateral delay of a stack whose users may set one: read from time to time."""
+    """The lateral delay of a stack whose users can set one; it is read regularly."""
 
     params: Params
-    delay_s: float = 0.0  # in force
+    delay_s: float = 0.0  # the delay in use
 
     def update(self, measured_s: float, update: int) -> float:
-        """Return the delay to use, s: the stack's `measured_s`, unless the user has set another.
+        """Return the delay to use in s: the user's, if one is set, else the stack's `measured_s`.
 
-        Each `PERIOD_UPDATES`-th `update` of the bus, from 0, reads the parameter.
+        `update` is the number of the bus update. The parameter is read when it is a multiple of
+        `PERIOD_UPDATES`.
         """
         if update % PERIOD_UPDATES == 0:
             chosen = self.params.usable(OWN_DELAY) if self.params.usable(USES_OWN_DELAY) else None
@@ -272,29 +275,30 @@ class UserDelay:
 
 @dataclass(frozen=True, slots=True)
 class CarWatch:
-    """The car of each drive: the stack removes its parameter at the begin, and writes a new one.
+    """Detects the car of a new drive from the stack's parameter.
 
-    openpilot starts its daemon for each drive; this one may live through several.
+    Unlike openpilot's daemon, which is started for each drive, this one can run for several drives.
     """
 
-    params: Params | None  # None: the car stays
+    params: Params | None  # None: the car never changes
 
     def update(self, car: CarParameters, update: int) -> CarParameters:
-        """Return the car to use: the one in use, until the parameter changes.
+        """Return the car to use: `car`, or the one in the parameter if that differs.
 
-        Each `PERIOD_UPDATES`-th `update` of the bus looks.
+        `update` is the number of the bus update. The parameter is read when it is a multiple of
+        `PERIOD_UPDATES`.
         """
         if self.params is None or update % PERIOD_UPDATES:
             return car
         found = self.params.usable(CAR)
         if found is None or found == car:
             return car
-        logger.info("car: %s, as the parameter says now", found.name)
+        logger.info("car changed: %s", found.name)
         return found
 
 
-def tell_differences(params: Params, models: Sequence[ModelSource], rule: ActionRule) -> None:
-    """Warn of choices of the stack's user that this daemon does not follow, a line for each."""
+def log_differences(params: Params, models: Sequence[ModelSource], rule: ActionRule) -> None:
+    """Log a warning for each choice of the stack's user that this daemon does not follow."""
     offset_m = params.usable(CAMERA_OFFSET)
     if offset_m:
         logger.warning("CameraOffset is %g m and is not applied: set it to 0", offset_m)
@@ -315,6 +319,6 @@ def tell_differences(params: Params, models: Sequence[ModelSource], rule: Action
         wanted_s = bundle.smoothing_s(key)
         if wanted_s != in_force_s:
             logger.warning(
-                "the stack smooths what %r says by %s %g s, here %g s are in force: %s_smooth_s",
+                "the stack smooths the outputs of %r with %s %g s, here with %g s: %s_smooth_s",
                 bundle.name, key, wanted_s, in_force_s, key,
             )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Reads the parameters of the stack: a directory with one file for each key, holding its value.
+"""Reads the parameters of the driving stack (openpilot or a fork) from their directory.
 
-Writers rename whole files into place, so a reader needs no lock, and the directory is a link that
-may come to lead elsewhere. Nothing is ever written. Format: openpilot, 2022-2026.
+The directory has one file per key with its value. The stack replaces files atomically, so a reader
+needs no lock. The directory can be a link whose target changes. This module never writes. Format:
+openpilot, 2022-2026.
 """
 
 import logging
@@ -18,9 +19,9 @@ from runtime.files.user_file import NotAFileError, open_given
 
 logger = logging.getLogger(__name__)
 
-# CarParams has some 10 kB, most of it versions of the car's firmware.
+# Largest accepted file. CarParams has about 10 kB, mostly firmware versions of the car.
 LIMIT_BYTES: Final = 1 << 20
-# A file that is as young as a tick of its time stamps may change once more without showing it.
+# Resolution of file time stamps. A file younger than this can change without a new stamp.
 _TICK_NS: Final = 20_000_000
 
 _T = TypeVar("_T")
@@ -29,7 +30,7 @@ _Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Parameter(Generic[_T]):
-    """A key, and the format of its values."""
+    """A parameter's key and the format of its values."""
 
     key: str  # name of the file
     parse: Callable[[bytes], _T]  # raises ValueError or MessageError: "expected ..., found ..."
@@ -37,18 +38,19 @@ class Parameter(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The result of one look at a key."""
+    """The result of one check of a key's file."""
 
-    at_ns: int
-    identity: _Identity | None = None  # of the file; None: none, or it may not stay as it is
-    data: bytes | None = None  # its content; None: it is not set, or cannot be read
+    at_ns: int  # time of the check
+    identity: _Identity | None = None  # identity of the file; None if it may still change unnoticed
+    data: bytes | None = None  # content; None if the key is not set or cannot be read
     problem: str = ""  # why it cannot be read; "" if it can
 
 
 class Params:
-    """The parameters in a directory; a value is read again only when its file is another one.
+    """The parameters in a directory, which may be missing.
 
-    The stack's rule gives the directory, which may be missing. `clock_ns` paces looks at a key.
+    A key's file is checked at most once per `period_ms`, measured with `clock_ns`, and is read and
+    parsed only if it has changed.
     """
 
     def __init__(
@@ -63,12 +65,12 @@ class Params:
         self._clock_ns = clock_ns
         self._looks: dict[str, _Look] = {}
         self._values: dict[str, tuple[bytes, Any]] = {}
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def read(self, key: str) -> bytes | None:
         """Return the bytes of a parameter, None if it is not set.
 
-        Raises ParameterError if it cannot be read, or is no file of at most `LIMIT_BYTES`.
+        Raises ParameterError if it cannot be read, is not a file or exceeds `LIMIT_BYTES`.
         """
         now_ns = self._clock_ns()
         look = self._looks.get(key)
@@ -81,7 +83,7 @@ class Params:
     def value(self, parameter: Parameter[_T]) -> _T | None:
         """Return the value of a parameter, None if it is not set.
 
-        Raises ParameterError as `read`, or if it may not have this value.
+        Raises ParameterError as `read` does, or if the value is invalid.
         """
         data = self.read(parameter.key)
         if data is None:
@@ -95,7 +97,7 @@ class Params:
     def usable(self, parameter: Parameter[_T]) -> _T | None:
         """Return the value of a parameter, None if it is not set or cannot be used.
 
-        Its defect is logged: a file and a value each once, however often they change.
+        An unreadable file and an invalid value of a key are each logged once.
         """
         kind = "file"
         try:
@@ -103,8 +105,8 @@ class Params:
             kind = "value"
             return self.value(parameter)
         except ParameterError as error:
-            if (parameter.key, kind) not in self._said:
-                self._said.add((parameter.key, kind))
+            if (parameter.key, kind) not in self._logged:
+                self._logged.add((parameter.key, kind))
                 logger.warning("parameter not used: %s", error)
             return None
 
@@ -132,7 +134,7 @@ class Params:
 
 
 def _read(path: Path) -> tuple[bytes, _Identity | None]:
-    """Return the content of a file, and the identity that shows a change of it."""
+    """Return the content of a file, and its identity, or None if it may still change unnoticed."""
     try:
         with open_given(path) as file:
             status, data = os.fstat(file.fileno()), file.read(LIMIT_BYTES + 1)

@@ -1,8 +1,8 @@
-"""The permitted values of every input, what replaces others, and why messages are not valid.
+"""The rules for input values, and the reasons why published messages are invalid.
 
-`INPUTS` is the whole table, as data; ``docs/inputs.md`` documents it for people. A violation never
-ends the daemon: the value is replaced, and where the row says so the messages are marked not valid,
-with a reason. See ADR 0020.
+`INPUTS` is the table of rules, also shown in ``docs/inputs.md``. A rule gives the permitted values
+of a field, its timeout and the replacement of bad values. A violation never ends the daemon: the
+value is replaced and, if the rule says so, messages are marked invalid with a reason. See ADR 0020.
 """
 
 import logging
@@ -15,33 +15,33 @@ from cereal.services import service
 from modeld.state.episodes import NS_PER_S, SHORTEST_NS
 from modeld.state.loop_state import LoopState
 
-# Other processes consider a service gone after this number of periods without a message.
+# A service has timed out after this many periods without a message, as in the stack's processes.
 ALIVE_PERIODS: Final = 10
-# The loop looks at 20 Hz, so a service of 100 Hz is not judged finer than ten of its frames.
+# Shortest timeout. The loop reads the bus at 20 Hz, so this is ten of its frames.
 SHORTEST_SILENCE_S: Final = 0.5
 
 
 class Reason(NamedTuple):
-    """Why messages are not valid."""
+    """A reason why messages are invalid."""
 
-    kind: str  # stays the same while the reason does
-    text: str  # for a person; may hold a duration
+    kind: str  # identifies the reason; constant while it lasts
+    text: str  # text for logs; can contain a duration
 
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """One field of one service."""
+    """The rule for one field of one service. Texts are for documentation and messages."""
 
     service: str
-    field: str  # with the index in a list
-    bounds: tuple[float, float] | None  # lowest and highest accepted value; None: any
-    unit: str  # of the bounds
-    source: str  # of the bounds
-    unseen: str  # what holds before the first message
-    instead: str  # replaces a value out of bounds, and after too long a silence
-    silent_s: float | None = None  # timeout of a service that has spoken; None: for ever
-    marks: bool = False  # a value out of bounds makes messages not valid
-    silence_marks: bool = False  # so does too long a silence
+    field: str  # name of the field, with the index if it is a list
+    bounds: tuple[float, float] | None  # lowest and highest accepted value; None: any value
+    unit: str  # unit of the bounds
+    source: str  # origin of the bounds
+    unseen: str  # effective value before the first message
+    instead: str  # replacement of a value out of bounds, and after a timeout
+    silent_s: float | None = None  # timeout of the service after its first message; None: never
+    marks: bool = False  # a value out of bounds makes messages invalid
+    silence_marks: bool = False  # a timeout makes messages invalid
 
     def allows(self, value: float) -> bool:
         """Return whether a value is finite and within the bounds."""
@@ -51,7 +51,7 @@ class InputRule:
         return math.isfinite(value) and low <= value <= high
 
     def describe(self, value: float) -> str:
-        """Report that a value is out of bounds."""
+        """Return a text that says that `value` is out of bounds."""
         low, high = self.bounds or (0.0, 0.0)
         return (
             f"{self.service}.{self.field}: expected {low:g} to {high:g} {self.unit}, "
@@ -60,7 +60,7 @@ class InputRule:
 
 
 def silence_s(name: str) -> float:
-    """Return for how long a service may be silent: ten of its periods, or of the loop's."""
+    """Return the timeout of a service: ten of its periods, at least ten frames of the loop."""
     return max(ALIVE_PERIODS / service(name).frequency_hz, SHORTEST_SILENCE_S)
 
 
@@ -79,8 +79,8 @@ def _angle(index: int, name: str, low: float, high: float, source: str) -> Input
     )
 
 
-# Beyond the limits of openpilot's calibration (its newest device included, 2026), which clips what
-# it publishes: other mountings of other software.
+# Margin added to openpilot's calibration limits (newest device of 2026). openpilot clips the angles
+# that it publishes; the margin is for the mounts of other software.
 _MARGIN_RAD: Final = 0.05
 ANGLES: Final = (
     _angle(0, "roll", -0.1, 0.1, "openpilot sets 0; twice the margin"),
@@ -221,37 +221,37 @@ INPUTS: Final = (
 
 
 class Received(Protocol):
-    """The part of ``cereal.pubsub.SubMaster`` that tells when messages came."""
+    """The part of ``cereal.pubsub.SubMaster`` that reports the arrival of messages."""
 
     @property
     def seen(self) -> Mapping[str, bool]:
-        """Whether there has been one, by service."""
+        """Whether any message has arrived, by service."""
 
     @property
     def updated(self) -> Mapping[str, bool]:
-        """Whether one came with the last update, by service."""
+        """Whether a message arrived with the last update, by service."""
 
     @property
     def mono_time_ns(self) -> Mapping[str, int]:
-        """The sender's stamp of the newest, by service; 0 where it sets none."""
+        """The sender's stamp of the newest message, by service; 0 if the sender sets none."""
 
 
 class Freshness:
-    """How long services that have spoken have been silent.
+    """Measures how long services have been silent since their last message.
 
-    A message with the stamp of the one before is none: its sender repeats itself. If it is not
-    enabled, as time runs unevenly, no service is ever silent.
+    A message with the same stamp as its predecessor is a repetition and does not count. If not
+    `enabled`, because simulated time is uneven, no service is ever silent.
     """
 
     def __init__(self, messages: Received, *, enabled: bool = True) -> None:
         self._messages = messages
-        # Stamp of the newest message, and when it came, by service.
+        # Stamp and time of arrival of the newest message, by service.
         self._heard: dict[str, tuple[int, int]] = {}
         watched = {rule.service for rule in INPUTS if rule.silent_s is not None}
         self._services = sorted(watched & set(messages.seen)) if enabled else []
 
     def update(self, now_ns: int) -> None:
-        """Check the last update of the bus; once for each frame, with the loop's time."""
+        """Record the messages of the last bus update; call once per frame with the loop's time."""
         messages = self._messages
         for name in self._services:
             if messages.updated[name]:
@@ -260,7 +260,7 @@ class Freshness:
                     self._heard[name] = (stamp_ns, now_ns)
 
     def silent_for_s(self, rule: InputRule, now_ns: int) -> float:
-        """Return for how long a service has been silent beyond its limit, s, else 0."""
+        """Return the time in s since the last message if the rule's timeout is over, else 0."""
         heard = self._heard.get(rule.service)
         if heard is None or rule.silent_s is None:
             return 0.0
@@ -269,45 +269,45 @@ class Freshness:
 
 
 def silence(rule: InputRule, age_s: float) -> Reason:
-    """Return the reason that a service is silent, for so long."""
+    """Return the reason that a service has been silent for `age_s`."""
     return Reason(f"no {rule.service}", f"no {rule.service} since {age_s:.1f} s")
 
 
 @dataclass(slots=True)
 class ValidityLog:
-    """Logs on each change why messages are not valid, and keeps the reasons for others.
+    """Logs why messages are invalid, and stores the reasons in `state`.
 
-    There is one line for each change of kinds, at most one a second; `state` has the last texts.
+    It logs one line for each change in the kinds of reasons, at most one a second.
     """
 
     logger: logging.Logger
     state: LoopState
-    _said: frozenset[str] | None = None
-    _said_ns: int | None = None
+    _logged: frozenset[str] | None = None
+    _logged_ns: int | None = None
     _since_ns: int = 0
     _good_ns: int = 0
 
     def update(self, reasons: Sequence[Reason], now_ns: int) -> None:
-        """Note the reasons of the messages that go out now; none if they are valid."""
+        """Record the reasons against the current messages; an empty list if they are valid."""
         if reasons:
             self.state.reasons = tuple(reason.text for reason in reasons)
-        elif self.state.reasons or self._said is None:
+        elif self.state.reasons or self._logged is None:
             self.state.reasons, self._good_ns = (), now_ns
-        elif not self._said:
+        elif not self._logged:
             return
         kinds = frozenset(reason.kind for reason in reasons)
-        is_early = self._said_ns is not None and 0 <= now_ns - self._said_ns < SHORTEST_NS
-        if kinds == self._said or is_early:
+        is_early = self._logged_ns is not None and 0 <= now_ns - self._logged_ns < SHORTEST_NS
+        if kinds == self._logged or is_early:
             return
         if kinds:
-            if not self._said:
+            if not self._logged:
                 self._since_ns = now_ns
             self.logger.warning("not valid: %s", "; ".join(self.state.reasons))
-        elif self._said is None:
-            self._said = kinds
+        elif self._logged is None:
+            self._logged = kinds
             self.logger.info("valid")
             return
         else:
             lasted_s = (self._good_ns - self._since_ns) / NS_PER_S
             self.logger.warning("valid again after %.1f s", lasted_s)
-        self._said, self._said_ns = kinds, now_ns
+        self._logged, self._logged_ns = kinds, now_ns

@@ -44,7 +44,7 @@ def test_process_is_stopped_for_a_moment(tmp_path: Path, row: Row) -> None:
         check_logged(world, row, stopped_ns)
         time.sleep(0.5)
         assert not any(is_fallback(message.speed_mps) for message in world.recorder.messages)
-        assert not world.service.lines("going on with the fallback model")
+        assert not world.service.lines("switching to the fallback model")
         assert len(world.service.lives) == 1
         assert world.service.life.code is None
 

@@ -69,7 +69,7 @@ def test_an_error_of_the_device_costs_one_frame(bench: TwoModels, caplog: Log) -
     assert state.faults[Fault.DEVICE_ERROR] == 1
     assert bench.daemon.take_over is None
     (said,) = errors(caplog)
-    assert said.startswith("model given up: gpu: device lost; going on with the fallback model ")
+    assert said.startswith("model given up: gpu: device lost; switching to the fallback model ")
 
 
 def test_an_error_while_a_frame_is_only_queued_counts_too(bench: TwoModels) -> None:
@@ -106,7 +106,9 @@ def test_a_fallback_without_room_for_the_frames_is_done_without(caplog: Log) -> 
     assert bench.drive(0, 1, 2) == [(True, 3.0)] * 3
     assert bench.daemon.take_over is None
     (said,) = errors(caplog)
-    assert said.startswith("fallback model not usable, going on without one: road camera, frame 0:")
+    assert said.startswith(
+        "fallback model not usable, continuing without one: road camera, frame 0:"
+    )
     assert f"expected at most {SMALL.payload_bytes - 1} bytes" in said
     assert bench.daemon.state.problems == (said,)
     # A fault is the process to handle, instead of a model that can use no frame.

@@ -61,9 +61,9 @@ def load(
         return load_models(loader, before or Before())
 
 
-ALONE = "fallback model not usable, going on without one"
-TAKEN = "model not usable, the fallback model is taken"
-OTHER = "fallback model not usable, the other one is tried"
+ALONE = "fallback model not usable, continuing without one"
+TAKEN = "model not usable, using the fallback model"
+OTHER = "fallback model not usable, trying the configured one"
 
 
 @pytest.mark.opencl
@@ -232,7 +232,7 @@ def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
     assert (models.first.path, models.fallback, models.reason) == (before, None, "")
     (problem,) = models.problems
     assert problem in caplog.text
-    assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
+    assert problem.startswith(f"model not usable, using the previous one: {selected}: ")
 
 
 def test_whose_place_on_the_bus_is_taken_loads_no_program(

@@ -230,7 +230,7 @@ def test_a_missing_directory_is_said_once_and_counted(
     path.parent.rmdir()
     file.write(snapshot())
     assert file.failures == 4
-    failed = "metrics cannot be written: No such file or directory; trying again every second"
+    failed = "metrics cannot be written: No such file or directory; retrying every second"
     said = [text.split(": ", 1)[1] for text in caplog.messages]
     assert said == [failed, "metrics are written again (3 lost)", failed]
 

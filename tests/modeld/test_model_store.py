@@ -259,7 +259,7 @@ def changed(**changes: Any) -> Change:
         (changed(sha256="0" * 64), "expected file sha256 000000000000, found"),
         (lambda _data: b"[" * 60_000, "expected a JSON object"),
         (lambda _data: b"[]", "expected a JSON object"),
-        (lambda _data: b'{"format": 1, "format": 1}', "a key that stands twice"),
+        (lambda _data: b'{"format": 1, "format": 1}', "a duplicate key"),
         (lambda _data: b"\xff\xfe", "expected a JSON object"),
         (lambda data: data + b" " * 70_000, "expected at most 65536 bytes"),
         (lambda data: data[:-5], "expected a JSON object"),
@@ -363,7 +363,7 @@ def test_each_role_has_its_own(store: Store) -> None:
     ):
         with pytest.raises(StoreError, match=text):
             store.choose(model, role)
-    with pytest.raises(StoreError, match="expected a model before the selected one of fallback"):
+    with pytest.raises(StoreError, match="expected a previously selected model for fallback"):
         store.back("fallback")
 
 

@@ -134,7 +134,7 @@ def event(service: str, *, started: bool = False) -> bytes:
     [
         ([], ""),
         ([event("deviceState")], ""),
-        ([event("deviceState", started=True)], "deviceState says that it is started"),
+        ([event("deviceState", started=True)], "deviceState reports started"),
         ([b"junk"], ""),
         ([event("modelV2")], ""),
     ],

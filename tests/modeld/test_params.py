@@ -28,7 +28,7 @@ from modeld.vehicle.model_params import (
     StoredCalibration,
     StoredDelay,
     UserDelay,
-    tell_differences,
+    log_differences,
 )
 from modeld.vehicle.params import LIMIT_BYTES, Parameter, Params
 from runtime.format.manifest import ModelSource
@@ -322,11 +322,13 @@ def test_the_car_of_the_next_drive_is_taken_once_it_is_there(tmp_path: Path, cap
             put(tmp_path, "CarParams", data)
         car = watch.update(car, update)
         assert car.name == expected, update
-    assert caplog.messages[1:] == ["car: B CAR, as the parameter says now"]
+    assert caplog.messages[1:] == ["car changed: B CAR"]
     assert CarWatch(None).update(first, 0) is first
 
 
-SMOOTHED = ["the stack smooths what 'Steam Powered (August 2025)' says by long 0 s, here 0.3 s"]
+SMOOTHED = [
+    "the stack smooths the outputs of 'Steam Powered (August 2025)' with long 0 s, here with 0.3 s"
+]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +350,7 @@ def test_what_the_user_of_the_stack_chose_otherwise_is_a_line(
 ) -> None:
     put(tmp_path, key, data)
     models = [ModelSource("vision", "vision.onnx", "", checkpoint)]
-    tell_differences(Params(tmp_path), models, SPLIT_ACTION)
+    log_differences(Params(tmp_path), models, SPLIT_ACTION)
     assert len(caplog.messages) == len(said)
     for text, expected in zip(caplog.messages, said, strict=True):
         assert expected in text

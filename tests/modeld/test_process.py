@@ -113,7 +113,7 @@ def test_a_reload_with_settings_that_are_wrong_changes_nothing(store: ModelStore
         daemon.wait_for("waiting for camera streams")
         settings.write_text("log_levle = 'debug'\n", encoding="utf-8")
         daemon.signal(signal.SIGHUP)
-        said = daemon.wait_for("not reloaded, going on as before: ")
+        said = daemon.wait_for("not reloaded, continuing as before: ")
         assert said.endswith("unknown key log_levle; did you mean log_level?")
         settings.write_text("log_level = 'debug'\n", encoding="utf-8")
         daemon.signal(signal.SIGHUP)

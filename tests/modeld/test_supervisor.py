@@ -59,7 +59,7 @@ def test_what_the_loop_raises_is_raised_here_and_a_stop_while_starting_is_no_err
 def test_a_run_that_hangs_is_left_behind_and_the_fallback_goes_on() -> None:
     watched, others = Watched(has_fallback=True, hangs=True), set(threading.enumerate())
     watched.start(lambda: watched.state.published > 3)
-    assert watched.state.fallback.startswith("a run has not come back within ")
+    assert watched.state.fallback.startswith("a run did not finish within ")
     assert watched.state.faults[Fault.RUN_TIMEOUT] == 1
     assert watched.supervisor.left_behind
     assert watched.entered == ["loop"] * 2
@@ -84,7 +84,7 @@ def test_without_a_fallback_that_works_a_run_that_hangs_ends_the_process(
     assert "expected it within 50; the device hangs" in str(error)
     assert watched.supervisor.left_behind
     assert watched.state.faults[Fault.RUN_TIMEOUT] == 1 + has_fallback
-    assert watched.state.fallback.startswith("a run has not come back within ") is has_fallback
+    assert watched.state.fallback.startswith("a run did not finish within ") is has_fallback
     watched.hang.set()
 
 
@@ -126,7 +126,7 @@ def test_a_run_is_given_up_after_its_time() -> None:
     watched.watch_run(5)
     assert watched.state.fallback == ""
     watched.supervisor._watch_run(TICK_NS)
-    assert watched.state.fallback == "a run has not come back within 300 ms"
+    assert watched.state.fallback == "a run did not finish within 300 ms"
 
 
 # Of a run before this one, that was left behind: None: there was none; whether it is back.
@@ -293,7 +293,7 @@ def test_when_the_manager_is_told(
     )
     watched.state.published_ns = (now_ms - 5) * 1_000_000
     for _ in range(2):  # what was told is not told again at once
-        watched.supervisor._tell(now_ms * 1_000_000)
+        watched.supervisor._report(now_ms * 1_000_000)
     notifier.alive()
     heard = [manager.recv(1000).partition(b"=")[0] for _ in range(len(told) + 1)]
     assert heard == [*told, b"WATCHDOG"]
@@ -306,9 +306,9 @@ def test_a_report_that_fails_does_not_end_the_drive(watched: Watched, caplog: Lo
         raise ValueError("no")
 
     watched.supervisor._reports = (fails, watched.reports.append)
-    watched.supervisor._tell(2 * NS_PER_S)
+    watched.supervisor._report(2 * NS_PER_S)
     assert watched.reports == [2 * NS_PER_S]
-    assert "a report failed, going on" in caplog.text
+    assert "a report failed, continuing" in caplog.text
 
 
 def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
@@ -323,7 +323,7 @@ def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
 
 
 WAITS = "reload deferred until the car is parked"
-REFUSED = "not reloaded, going on as before: config.toml: unknown key modle"
+REFUSED = "not reloaded, continuing as before: config.toml: unknown key modle"
 OVER_NS = PARKED_NS + 1
 
 

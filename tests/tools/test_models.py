@@ -219,11 +219,11 @@ print(why_not_parked(transport, 0.1), flush=True)
         with repeating(f"ipc://{open_directory}", ("deviceState", driving)):
             tell(child)
             said = [line(child), line(child)]
-    assert "nobody can tell, as deviceState may not be received" in said[1]
+    assert "unknown, because deviceState cannot be received" in said[1]
 
 
 def test_a_bus_that_nobody_made_is_that_of_a_parked_car(tmp_path: Path, models: Models) -> None:
     (tmp_path / "bus").rmdir()
     (tmp_path / "store").mkdir()
-    expected = "expected a model before the selected one of driving"
+    expected = "expected a previously selected model for driving"
     assert expected in models(4, "rollback").err

@@ -1,1 +1,1 @@
-"""Helpers of the command line tools; nothing outside ``tools`` imports them."""
+"""Helpers of the command line tools, used only in ``tools``."""

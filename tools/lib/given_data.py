@@ -1,7 +1,8 @@
-"""Data that somebody named: text, JSON, TOML, and arrays as numpy.savez writes them.
+"""Reads the files that a user names: text, JSON, TOML and .npz arrays.
 
-Text is read once and up to a length; errors are one line. `tools.lib.named_file` checks a file
-before a command begins. It may change until it is read, so readers open it with these functions.
+Text is read once, up to a maximum length. Errors are one line. `tools.lib.named_file` checks these
+files before a command begins, but they can change until they are read, so these functions check
+them too.
 """
 
 from __future__ import annotations
@@ -23,22 +24,20 @@ from tools.errors import ToolError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class GivenText:
-    """A file that somebody named, the error that refuses it, and the next thing to do.
-
-    A file longer than `max_bytes` is refused; `option` is "" if none named it.
-    """
+    """A text file named by the user."""
 
     path: Path
-    error: type[ToolError]
-    max_bytes: int
-    option: str = ""
-    advice: str = "check the path"
+    error: type[ToolError]  # raised if the file cannot be used
+    max_bytes: int  # largest accepted size
+    option: str = ""  # option that named the file, for messages; "" if none did
+    advice: str = "check the path"  # end of error messages
 
     def text(self) -> str:
         """Return the text, without a byte order mark.
 
         Raises:
-            ToolError: `error`; no ordinary file, one that cannot be read, too long, or not UTF-8.
+            ToolError: `error`, if it is not a regular file, cannot be read, is too long or is not
+                UTF-8.
         """
         try:
             return read_given(self.path, self.max_bytes).decode("utf-8-sig")
@@ -48,11 +47,11 @@ class GivenText:
             raise self._refused(f"expected UTF-8 text, found: {error.reason}") from error
 
     def json(self) -> Any:
-        """Return what the JSON holds; errors as of `text`."""
+        """Return the parsed JSON; raise as `text`, also for invalid JSON."""
         return self._parsed(json.loads, "JSON")
 
     def toml(self) -> Any:
-        """Return what the TOML holds; errors as of `text`."""
+        """Return the parsed TOML; raise as `text`, also for invalid TOML."""
         return self._parsed(tomllib.loads, "TOML")
 
     def _parsed(self, parse: Callable[[str], Any], kind: str) -> Any:
@@ -71,10 +70,10 @@ class GivenText:
 def write_npz(
     file: IO[bytes], arrays: Mapping[str, NDArray[Any]], *, compress: bool = False
 ) -> None:
-    """Write arrays; the bytes are those of numpy.savez or savez_compressed.
+    """Write named arrays as numpy.savez or savez_compressed would, with the same bytes.
 
-    Those take names as keywords, beside keywords of their own: ``file`` and ``allow_pickle`` are
-    names like any other here.
+    numpy's functions take names as keyword arguments, so they do not accept the array names
+    ``file`` and ``allow_pickle``. This function does.
     """
     kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", kind) as archive:
@@ -84,15 +83,15 @@ def write_npz(
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file by name, C-contiguous.
+    """Return the arrays of an .npz file by name, C-contiguous.
 
     Raises:
-        UsageError: the file cannot be read, or holds anything but plain named arrays.
+        UsageError: The file cannot be read, or does not consist of plain named arrays.
     """
     try:
-        # numpy leaves a file open that it finds damaged; this one is ours to close.
+        # Open the file here, because numpy does not close a damaged one.
         with path.open("rb") as file:
-            # Without pickles: a file of arrays must not be able to run anything.
+            # No pickles: a file of arrays must not be able to run code.
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError(f"{path}: expected an .npz of named arrays, found a single array")
@@ -100,7 +99,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise UsageError(f"{path}: cannot read: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        # numpy's own text advises to allow pickles, which is the last thing to do.
+        # Replace numpy's message, which recommends allowing pickles.
         raise UsageError(
             f"{path}: expected an .npz of plain arrays, as numpy.savez writes"
         ) from error

@@ -1,7 +1,7 @@
-"""Prints one strict JSON object for `--json`, whatever numbers are in it.
+"""Prints strict JSON for `--json`.
 
-JSON has no NaN and no infinities. They become null, as in JavaScript: a number that is no number is
-missing, and stays of a type that readers of numbers expect.
+JSON has no NaN and no infinities. They become null, as in JavaScript, which readers of numbers
+treat as a missing value.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return strict JSON; floats that are not finite are null.
-
-    `indent` is for files that people read; without it there is one line.
-    """
+    """Return strict JSON, in one line unless `indent` is given. Non-finite floats become null."""
     try:
-        # Nearly always: to look at every number beforehand takes longer than this.
+        # Nearly all values are finite, so this is faster than checking each number first.
         return finite_json_text(value, indent)
     except ValueError:
         return finite_json_text(_strict(value), indent)
 
 
 def finite_json_text(value: Any, indent: int | None = None) -> str:
-    """Return strict JSON.
+    """Return strict JSON, in one line unless `indent` is given.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: A number is not finite.
     """
     return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=indent is None)
 

@@ -1,4 +1,9 @@
-"""`--bind NAME=SIZE`: sizes of symbolic dimensions, as the command line gives them."""
+"""Options of commands that compile a model: `--bind`, `--constant` and `--note`.
+
+`--bind NAME=SIZE` sets the size of a symbolic dimension, `--constant INPUT=VALUE` fixes an input,
+and `--note NAME=VALUE` adds to the lineage, the record of a model's origin in its artifact. The
+module also compiles ONNX models for commands that accept them in place of an artifact.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +28,12 @@ if TYPE_CHECKING:
     from scheduler.compile import CompileOptions
     from scheduler.onnx_import import OnnxModel
 
-# 2^31 - 1: more is a typing error, and no index of ours.
+# Largest size of a dimension. Indices are 32-bit, so a larger size is a typing error.
 MAX_SIZE = 2**31 - 1
 
 
 def add_bind(parser: argparse._ActionsContainer) -> None:
-    """Declare the option."""
+    """Declare `--bind`."""
     parser.add_argument(
         "--bind",
         action="append",
@@ -40,10 +45,10 @@ def add_bind(parser: argparse._ActionsContainer) -> None:
 
 
 def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
-    """Return name -> size.
+    """Return the sizes by name from the texts NAME=SIZE.
 
     Raises:
-        UsageError: a text is not NAME=SIZE, a size is out of range, or a name is given twice.
+        UsageError: A text is malformed, a size is out of range, or a name is given twice.
     """
     sizes: dict[str, int] = {}
     for text in texts:
@@ -59,7 +64,7 @@ def parse_bindings(texts: Sequence[str]) -> dict[str, int]:
 
 
 def add_constant(parser: argparse._ActionsContainer) -> None:
-    """Declare the option."""
+    """Declare `--constant`."""
     parser.add_argument(
         "--constant",
         action="append",
@@ -73,11 +78,13 @@ def add_constant(parser: argparse._ActionsContainer) -> None:
 def with_constants(
     model: OnnxModel, texts: Sequence[str], bound: Mapping[str, int]
 ) -> tuple[OnnxModel, dict[str, int]]:
-    """Return a model with inputs fixed by the option's texts, and the `bound` sizes still open.
+    """Return a model with inputs fixed by `texts`, INPUT=VALUE, and the sizes that still apply.
+
+    The sizes are those of `bound` without the dimensions that the fixed inputs removed.
 
     Raises:
-        UsageError: a text is not INPUT=VALUE, or names an input twice.
-        ModelError: an input does not exist, or the value does not fit it.
+        UsageError: A text is not INPUT=VALUE, or an input is given twice.
+        ModelError: An input does not exist, or the value does not fit it.
     """
     if not texts:
         return model, dict(bound)
@@ -92,27 +99,27 @@ def with_constants(
             raise UsageError(f"--constant {text}: {name} is given twice")
         values[name] = parse_value(model, name, numbers.split(","), bound)
     fixed = specialise(model, values)
-    # A name that no dimension had is refused later, with those that there are.
+    # A name that no dimension ever had stays, so a later check reports it with the known names.
     gone = open_names(model) - open_names(fixed)
     return fixed, {name: size for name, size in bound.items() if name not in gone}
 
 
 class Changes(NamedTuple):
-    """Changes of a model before it is compiled: ``--bind``, ``--constant``, nodes to output."""
+    """Changes to a model before it is compiled."""
 
-    bind: Sequence[str] = ()
-    constant: Sequence[str] = ()
-    dump: Sequence[str] = ()
+    bind: Sequence[str] = ()  # texts of ``--bind``
+    constant: Sequence[str] = ()  # texts of ``--constant``
+    dump: Sequence[str] = ()  # names of tensors to add as outputs
 
 
 UNCHANGED: Final = Changes()
 
 
 def is_onnx(path: Path) -> bool:
-    """Tell whether a file is an ONNX model.
+    """Return whether a file is an ONNX model.
 
     Raises:
-        FileKindError: it cannot be read, or is of no known kind.
+        FileKindError: It cannot be read, or its kind is unknown.
     """
     return kind_of(path) == "onnx"
 
@@ -127,12 +134,13 @@ def compiled_here(
 ) -> Path:
     """Compile ONNX files for a device of this machine, as ``modeld compile`` does; return `target`.
 
-    `paths` are one model, which is compiled as it is, or those of a driving program. `changes` are
-    for a single model. Without `build`, loading takes kernels from the cache or builds them.
+    `paths` is one model, compiled as a plain artifact, or the models of a driving program. With
+    `build`, the artifact includes built kernels; otherwise they are built, or taken from the cache,
+    when it is loaded.
 
     Raises:
-        UsageError: several models with changes: a driving program fixes its inputs.
-        ModelError: the models cannot be compiled.
+        UsageError: There are several models with `changes`; a driving program fixes its inputs.
+        ModelError: The models cannot be compiled.
     """
     from scheduler.compile import compile_driving, compile_plain
     from scheduler.onnx_import import load_model
@@ -159,7 +167,7 @@ def compiled_here(
 
 
 def options_here(device: str | None) -> CompileOptions:
-    """Return the options of a compilation for a device of this machine, with its table of loops."""
+    """Return the compile options for a device of this machine, with its tuned table."""
     from runtime.opencl.device import choose_device
     from scheduler.device.targets import AUTO, target_for
     from scheduler.device.tuned_table import table_for
@@ -172,7 +180,7 @@ def options_here(device: str | None) -> CompileOptions:
 
 
 def add_note(parser: argparse._ActionsContainer) -> None:
-    """Declare the option."""
+    """Declare `--note`."""
     parser.add_argument(
         "--note",
         action="append",
@@ -184,10 +192,11 @@ def add_note(parser: argparse._ActionsContainer) -> None:
 
 
 def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
-    """Return the lineage of a model with notes: these first where there is no room for all.
+    """Return the lineage `found` with the notes in `texts` added; notes have priority.
 
     Raises:
-        UsageError: a text is not NAME=VALUE, too long or not printable, or a name is given twice.
+        UsageError: A text is not NAME=VALUE, too long or not printable, a name is given twice, or
+            there are too many notes.
     """
     notes: dict[str, str] = {}
     for text in texts:
@@ -206,5 +215,5 @@ def with_notes(found: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]
 
 
 def lineage_text(lineage: Mapping[str, str]) -> str:
-    """Return a lineage on one line, "" of none."""
+    """Return a lineage on one line; "" if it is empty."""
     return printable(", ".join(f"{name}={value}" for name, value in lineage.items()))

@@ -1,8 +1,8 @@
-"""Kinds of files and roles of arguments, and the check of both before a command begins.
+"""Checks the files and directories that a command line names, before the command begins.
 
-The kind of a file is detected from its first bytes and never from its name. A role says what is
-expected, of which kinds, how long it may be, and what error it is otherwise. Readers still judge
-what is inside; no reader has to think of pipes, devices and endless files.
+The kind of a file is detected from its first bytes, never from its name. The role of an argument
+specifies the accepted kinds, the largest size and the error to raise. Readers still check the
+content, but need not handle pipes, devices and huge files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.errors import FileKindError, ToolError, UsageError
 MIB = 1 << 20
 GIB = 1 << 30
 
-# What a file of each kind is called in messages; "" is a kind that is not known.
+# Kind of file -> its name in messages; "" is an unknown kind.
 NOUNS: Final = {
     "artifact": "an artifact",
     "onnx": "an ONNX model",
@@ -41,17 +41,18 @@ NOUNS: Final = {
     "text": "text",
     "": "data of an unknown kind",
 }
-# Kinds that are never mistaken: what begins otherwise is no such file.
+# Kinds that are always detected: a file of unknown kind is none of them.
 SURE: Final = frozenset({"artifact", "onnx", "zip", "json", "text"})
 # PROTO 5, the first opcode of the manifest's pickle.
 _ARTIFACT: Final = b"\x80\x05"
-# Tags (field << 3 | wire type 2) of the fields that may follow: strings, graph, opset imports.
+# Tags (field << 3 | wire type 2) of the possible second fields of an ONNX model: strings, graph,
+# opset imports.
 _AFTER_IR_VERSION: Final = {(field << 3) | 2 for field in (2, 3, 4, 6, 7, 8, 14)}
 _MAX_SEGMENTS: Final = 512
-# Of the largest table of segments, and the pointer to the root behind it.
+# Size of the largest segment table of an Event, and of the root pointer after it.
 START_BYTES: Final = 4 * (1 + _MAX_SEGMENTS) + 4 + 8
-# MP4 and QuickTime; Matroska; AVI; MPEG-TS, -PS; H.264 and HEVC (a parameter set or delimiter
-# comes first); ASF; FLV; Ogg; IVF; Y4M.
+# MP4 and QuickTime; Matroska; AVI; MPEG-TS, -PS; H.264 and HEVC (beginning with a parameter set or
+# delimiter); ASF; FLV; Ogg; IVF; Y4M.
 _VIDEO: Final = (
     rb".{4}(ftyp|moov|mdat|wide)|\x1a\x45\xdf\xa3|RIFF.{4}AVI |G.{187}G|\0\0\x01\xba|"
     rb"\0?\0\0\x01[\x09\x0b\x27\x40\x42\x44\x46\x67]|\x30\x26\xb2\x75|FLV\x01|OggS|DKIF|YUV4MPEG2 "
@@ -73,10 +74,10 @@ _TEXT_CONTROLS: Final = frozenset("\t\n\r\f\x1b")
 
 
 def kind_of(path: Path) -> str:
-    """Return ``artifact``, ``onnx`` or ``log``.
+    """Return the kind of a file: ``artifact``, ``onnx`` or ``log``.
 
     Raises:
-        FileKindError: the file cannot be read, or begins like none of them.
+        FileKindError: The file cannot be read, or is of another kind.
     """
     start = start_of(path)
     kind = kind_of_start(start)
@@ -88,7 +89,7 @@ def kind_of(path: Path) -> str:
 
 
 def described(start: bytes) -> str:
-    """Return what a file is that begins so, with an article."""
+    """Return a description, with an article, of a file with these first bytes."""
     kind = kind_of_start(start)
     if not start:
         return "an empty file"
@@ -96,10 +97,10 @@ def described(start: bytes) -> str:
 
 
 def start_of(path: Path) -> bytes:
-    """Return the first bytes of an ordinary file, enough to tell its kind.
+    """Return the first bytes of a regular file, enough to detect its kind.
 
     Raises:
-        FileKindError: it is no ordinary file, or cannot be read.
+        FileKindError: It is not a regular file, or cannot be read.
     """
     try:
         with open_given(path) as file:
@@ -109,7 +110,7 @@ def start_of(path: Path) -> bytes:
 
 
 def kind_of_start(start: bytes) -> str:
-    """Return the kind of a file that begins so, one of `NOUNS`; "" is one that is not known."""
+    """Return the kind of a file with these first bytes, one of `NOUNS`; "" if it is unknown."""
     if start.startswith(_ARTIFACT):
         return "artifact"
     if codec_of(start) != "none":
@@ -117,7 +118,7 @@ def kind_of_start(start: bytes) -> str:
     found = next((kind for kind, magic in _MAGICS if magic.match(start)), None)
     if found is not None:
         return found
-    # ModelProto field 1 (ir_version), a small varint, and then field 2 (producer_name), 7 or 8.
+    # ModelProto field 1 (ir_version), a small varint, followed by another known field.
     if len(start) > 2 and start[0] == 0x08 and start[1] < 0x40 and start[2] in _AFTER_IR_VERSION:
         return "onnx"
     if _begins_like_an_event(start):
@@ -126,38 +127,42 @@ def kind_of_start(start: bytes) -> str:
 
 
 def _kind_of_text(start: bytes) -> str:
-    """Return ``json``, ``text`` or "": UTF-8, perhaps cut off inside a character, and printable."""
+    """Return ``json`` or ``text`` for printable UTF-8, possibly cut within a character; else ""."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)
     except UnicodeDecodeError:
         return ""
     if not text or any(c < " " and c not in _TEXT_CONTROLS for c in text):
         return ""
-    # A list may as well be a table of TOML.
+    # A "[" can also begin a table of TOML.
     return "json" if text.lstrip().startswith("{") else "text"
 
 
 def _begins_like_an_event(start: bytes) -> bool:
-    """A Cap'n Proto message: segment count - 1, sizes in words, then a struct pointer."""
+    """Return whether this is a Cap'n Proto message with a structure as its root.
+
+    Its layout is: number of segments - 1, their sizes in words, then a struct pointer.
+    """
     segments = int.from_bytes(start[:4], "little") + 1
     table = 4 * (1 + segments)
     table += -table % 8
     if segments > _MAX_SEGMENTS or len(start) < table + 8 or start[4:8] == bytes(4):
         return False
-    # A pointer to a structure, or to one in another segment.
+    # The pointer is to a structure or, indirectly, to one in another segment.
     return start[table] & 3 in (0, 2) and start[table : table + 8] != bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an argument may name.
+    """The requirements for a file or directory named by an argument.
 
     Attributes:
-        noun: what is expected, for messages, with an article.
-        kinds: of `NOUNS` that it may be; none: only a directory will do. What
-            is of no known kind is left to the reader, unless all of them are `SURE`.
-        error: what is raised; its exit code is that of the role.
-        may_be_missing: whether the command itself handles a missing file.
+        noun: The expected thing with an article, for messages.
+        kinds: The accepted kinds of `NOUNS`; empty: only a directory is accepted. A file of unknown
+            kind is accepted, and left to the reader, unless all kinds are `SURE`.
+        error: The error to raise otherwise.
+        may_be_missing: Whether the command handles a missing file itself.
+        advice: The end of error messages.
     """
 
     noun: str
@@ -171,24 +176,24 @@ class Role:
 
 
 def check_named(where: str, path: Path, role: Role) -> None:
-    """Refuse a file or directory that cannot have its role, without reading more than its start.
+    """Check a file or directory against its role, reading only the first bytes.
 
-    `where` is the option in front of messages, with a space, or "".
+    `where` is the option with a space, for messages, or "".
 
     Raises:
-        ToolError: the role's error; names the path, what is expected and what is there.
+        ToolError: The role's error; names the path, the expected and the found thing.
     """
-    found = _misfit(path, role)
+    found = _mismatch(path, role)
     if found:
         raise role.error(f"{where}{path}: expected {role.noun}, found {found}; {role.advice}")
 
 
 def what_is_at(path: Path) -> str:
-    """Return what a name leads to, with an article, without opening anything but a file."""
+    """Return a description, with an article, of the thing at a path; open regular files only."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        return _nothing(path, error)
+        return _missing(path, error)
     if not stat.S_ISREG(status.st_mode):
         return what_is(status.st_mode)
     if not os.access(path, os.R_OK, effective_ids=True):
@@ -196,27 +201,27 @@ def what_is_at(path: Path) -> str:
     return described(start_of(path))
 
 
-def _misfit(path: Path, role: Role) -> str:
-    """Return what is there that cannot have the role; "" where it may."""
+def _mismatch(path: Path, role: Role) -> str:
+    """Return a description of the thing at a path if it does not fit the role, else ""."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
         is_missing = isinstance(error, FileNotFoundError)
-        return "" if is_missing and role.may_be_missing else _nothing(path, error)
+        return "" if is_missing and role.may_be_missing else _missing(path, error)
     if stat.S_ISDIR(status.st_mode):
         is_wanted = role.may_be_directory or not role.kinds
-        return _closed(path, os.R_OK | os.X_OK) if is_wanted else what_is(status.st_mode)
+        return _unreadable(path, os.R_OK | os.X_OK) if is_wanted else what_is(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or not role.kinds:
         return what_is_at(path)
-    return _closed(path, os.R_OK) or _unlike(path, status.st_size, role)
+    return _unreadable(path, os.R_OK) or _content_mismatch(path, status.st_size, role)
 
 
-def _closed(path: Path, rights: int) -> str:
+def _unreadable(path: Path, rights: int) -> str:
     return "" if os.access(path, rights, effective_ids=True) else "one that you may not read"
 
 
-def _unlike(path: Path, size: int, role: Role) -> str:
-    """Return what is wrong with length or kind of an ordinary file; "" where nothing is."""
+def _content_mismatch(path: Path, size: int, role: Role) -> str:
+    """Return a description of a regular file if its kind or size does not fit the role, else ""."""
     if not size and role.may_be_empty:
         return ""
     start = start_of(path)
@@ -228,7 +233,7 @@ def _unlike(path: Path, size: int, role: Role) -> str:
     return ""
 
 
-def _nothing(path: Path, error: OSError | ValueError) -> str:
+def _missing(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         is_link = path.is_symlink()
         return f"a link to {path.readlink()}, which is not there" if is_link else "no such file"
@@ -236,7 +241,7 @@ def _nothing(path: Path, error: OSError | ValueError) -> str:
 
 
 class _Place(NamedTuple):
-    """A file or directory, whatever it is called: two names of one are the same."""
+    """The identity of a file or directory, independent of its name."""
 
     device: int
     inode: int
@@ -247,18 +252,20 @@ def check_outputs(
     inputs: Mapping[str, Iterable[Path]],
     directories: Mapping[str, Path | None] | None = None,
 ) -> None:
-    """Refuse outputs that cannot be written, or that would replace something else.
+    """Check that outputs can be written and do not overwrite inputs or each other.
 
-    Links of both kinds, ``..`` and directories that do not exist yet are followed to where they
-    lead.
+    Hard and symbolic links, ``..`` and directories that do not exist yet are resolved.
 
-    All are by option. `directories` are made where they are missing; one that is also read may be
-    written by its own option.
+    Args:
+        files: Files to write, by option.
+        inputs: Files and directories to read, by option.
+        directories: Directories to write files in, by option. Missing ones will be created. One
+            that the same option also reads is accepted.
 
     Raises:
-        UsageError: a file has no name or no writable directory, is a directory or a device, or is
-            named twice; a directory is something else, or can be neither written nor made; or an
-            output is one of the inputs, or lies inside one.
+        UsageError: A file has no name or no writable directory, is a directory or a device, or is
+            named twice; a directory is something else, or can be neither written nor created; or
+            an output is an input or is inside one.
     """
     found = _places(inputs)
     given = {option: path for option, path in (directories or {}).items() if path is not None}
@@ -280,14 +287,14 @@ def check_outputs(
 
 
 def tree(path: Path) -> Iterator[Path]:
-    """Yield a file, or a directory and all that is in it."""
+    """Yield a file, or a directory and all files and directories in it."""
     yield path
     if os.path.isdir(path):  # noqa: PTH112 - of any name, too long ones as well
         yield from path.rglob("*")
 
 
 def _places(inputs: Mapping[str, Iterable[Path]]) -> dict[_Place, dict[str, Path]]:
-    """Return by what is there which options read it, and how they call it."""
+    """Return, for each input, the options that read it and the paths that they name it by."""
     found: dict[_Place, dict[str, Path]] = {}
     for option, paths in inputs.items():
         for path in paths:
@@ -298,7 +305,10 @@ def _places(inputs: Mapping[str, Iterable[Path]]) -> dict[_Place, dict[str, Path
 
 
 def _check_input(option: str, path: Path, inputs: Mapping[_Place, Mapping[str, Path]]) -> Path:
-    """Refuse an output that is an input of another option, or inside one; return where it lies."""
+    """Return the resolved path of an output.
+
+    Raises UsageError if it is an input of another option, or inside one.
+    """
     target = Path(os.path.realpath(path))
     for at in (target, *target.parents):
         place = _place(at)
@@ -321,17 +331,17 @@ def _check_input(option: str, path: Path, inputs: Mapping[_Place, Mapping[str, P
 def _place(path: Path) -> _Place | None:
     try:
         status = path.stat()
-    except (OSError, ValueError):  # it does not exist, or is not ours to look at
+    except (OSError, ValueError):  # it does not exist, or access is denied
         return None
     return _Place(status.st_dev, status.st_ino)
 
 
 def _check_directory(option: str, path: Path) -> None:
-    """Refuse what is no directory, and one that can be neither written nor made."""
+    """Raise UsageError if a path is not a directory, or can be neither written nor created."""
     there = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     try:
         is_directory = stat.S_ISDIR(there.stat().st_mode)
-        _ = path.is_dir()  # a name that is too long
+        _ = path.is_dir()  # raises OSError if the name is too long
     except OSError as error:
         raise UsageError(
             f"{option} {path}: expected a directory, found {what_is_at(path)}; choose another one"

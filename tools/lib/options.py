@@ -1,11 +1,11 @@
-"""Options on the command line: bounds of numbers, options that exclude each other, help texts.
+"""Helpers for command line options: bounds of numbers, conflicting options, help texts.
 
-The numeric options of all commands have the types of this module, so that no command meets a number
-that it cannot work with: each has a largest one, and nan is none.
+All commands use the numeric types of this module, which have bounds and refuse NaN, so no command
+receives a number that it cannot handle.
 
-The docstring of a command's module is the text of its ``--help``: a summary, paragraphs, and after
-a line ``Example:`` indented command lines. The summary may begin with the command's name, which the
-usage line already shows.
+The text of a command's ``--help`` is its module's docstring: a summary, paragraphs, and indented
+command lines after a line ``Example:``. If the summary begins with the command's name, the help
+text omits that, because the usage line already shows it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 
 from tools.errors import UsageError
 
-MOST_COUNT: Final = 100_000_000  # of runs, frames or messages: two months at 20 Hz
-MOST_SEED: Final = 2**63 - 1  # seeds are stored in 64 bits, signed
+MOST_COUNT: Final = 100_000_000  # runs, frames or messages: two months at 20 Hz
+MOST_SEED: Final = 2**63 - 1  # seeds are stored as signed 64-bit integers
 MOST_S: Final = 1e7  # four months
 MOST_PX: Final = 1e5
 MOST_HZ: Final = 1e4
@@ -30,7 +30,7 @@ _EXAMPLE = re.compile(r"^Examples?:{1,2}\n\n?((?:[ \t]+\S.*\n?)+)", re.MULTILINE
 
 
 def whole(option: str, least: int = 1, most: int = MOST_COUNT) -> Callable[[str], int]:
-    """Return the type of an option that takes a whole number from `least` to `most`.
+    """Return the argument type of an option for integers from `least` to `most`.
 
     The type raises `UsageError` for any other text.
     """
@@ -50,12 +50,12 @@ def whole(option: str, least: int = 1, most: int = MOST_COUNT) -> Callable[[str]
 
 
 def seed(option: str = "--seed") -> Callable[[str], int]:
-    """Return the type of an option that seeds a generator of random numbers."""
+    """Return the argument type of an option for the seed of a random number generator."""
     return whole(option, 0, MOST_SEED)
 
 
 def real(option: str, least: float, most: float) -> Callable[[str], float]:
-    """Return the type of an option that takes a number from `least` to `most`, both finite.
+    """Return the argument type of an option for numbers from `least` to `most`, both finite.
 
     The type raises `UsageError` for any other text.
     """
@@ -63,7 +63,7 @@ def real(option: str, least: float, most: float) -> Callable[[str], float]:
 
 
 def above(option: str, least: float, most: float) -> Callable[[str], float]:
-    """Return the same for a number that has to be larger than `least`."""
+    """Return the same type as `real`, except that numbers must be larger than `least`."""
     return _real(option, least, most, "above")
 
 
@@ -73,7 +73,7 @@ def _real(option: str, least: float, most: float, word: str) -> Callable[[str], 
             number = float(text)
         except ValueError:
             number = None
-        # nan compares with nothing.
+        # This is False for NaN.
         fits = number is not None and least <= number <= most
         if number is None or not fits or (word == "above" and number == least):
             raise UsageError(
@@ -85,17 +85,18 @@ def _real(option: str, least: float, most: float, word: str) -> Callable[[str], 
 
 
 def is_given(value: object) -> bool:
-    """Return whether a parsed option was given; a number of 0 was."""
+    """Return whether a parsed option was given. The number 0 counts as given."""
     return value is not None and value is not False and value not in ([], ())
 
 
 def refuse(given: Mapping[str, object], rules: Iterable[tuple[str, str]]) -> None:
-    """Raise the first rule that holds: a UsageError about the option of its first term.
+    """Check rules about combinations of options; raise UsageError for the first violated rule.
 
     Args:
-        given: the parsed options, and what else rules name, by attribute.
-        rules: terms, all of which must hold, and a message. ``a|b`` holds if one of these options
-            is given, ``!a|b`` if none is; ``{1}`` in the message is the second term's option.
+        given: The parsed options and other values named in rules, by attribute.
+        rules: Pairs of terms and a message. A rule is violated if all its terms are true. The term
+            ``a|b`` is true if one of these options is given, ``!a|b`` if none is. ``{1}`` in the
+            message is the option of the second term.
     """
     for terms, message in rules:
         flags = []
@@ -110,7 +111,7 @@ def refuse(given: Mapping[str, object], rules: Iterable[tuple[str, str]]) -> Non
 
 
 def split_docstring(docstring: str) -> tuple[str, str]:
-    """Return the text for people of a module's docstring, and its example lines, "" without any."""
+    """Return the help text in a module's docstring, and its example lines or ""."""
     text = docstring.strip()
     found = _EXAMPLE.search(text)
     examples = textwrap.dedent(found[1]).strip() if found else ""
@@ -122,7 +123,7 @@ def split_docstring(docstring: str) -> tuple[str, str]:
 
 
 def epilog(examples: str, *more: str) -> str:
-    """Return the end of a help text: the examples, and other sections as they are."""
+    """Return the end of a help text: the examples, followed by the sections `more`."""
     lines = examples.splitlines()
     title = "example:" if len(lines) == 1 else "examples:"
     shown = [f"{title}\n{textwrap.indent(examples, '  ')}"] if lines else []
@@ -130,13 +131,13 @@ def epilog(examples: str, *more: str) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return " (did you mean ...?)" for what comes nearest to a word, "" where nothing does."""
+    """Return " (did you mean ...?)" with the known word nearest to `word`, or ""."""
     found = difflib.get_close_matches(str(word), list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Fills paragraphs and lists to the terminal; lines that are to be typed stay whole."""
+    """Wraps paragraphs and lists to the terminal's width; does not wrap command lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = re.split(r"\n\s*\n", _plain(text).strip("\n"))
@@ -157,7 +158,7 @@ def _plain(text: str) -> str:
 
 
 def _fill(line: str, width: int, indent: str) -> str:
-    """Return a line in several that fit; of a list's item all but the first are indented more."""
+    """Return a line wrapped to `width`; continuation lines of a list item are indented."""
     item = re.match(r" +\S+  +", line)
     if line.startswith("  modeld "):
         return indent + line

@@ -1,9 +1,9 @@
-"""Processes that tools start: watched together, ended together, never left behind.
+"""Starts, watches and ends the child processes of tools.
 
-A `Child` is a module of ours whose output is read line by line. A `Pool` calls functions in
-processes with a pipe to each. A `Crew` is a pool whose processes do one task each: an error of a
-task is raised here, and a pipe that ends early means that its process died. A process of a pool
-ends as soon as its parent is gone. The last functions divide the cores among such processes.
+A `Child` runs a module of this project, and its output is read line by line. A `Pool` calls
+functions in processes, with a pipe to each. A `Crew` is a pool whose processes do one task each;
+an error of a task is raised in the parent. A process of a pool ends as soon as its parent has
+ended, so none is left behind. The last functions divide the CPU cores among such processes.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from typing import Any, Final
 from runtime.own_process import own_command
 from tools.errors import ToolError
 
-# A process ends within this time after SIGTERM: a daemon finishes its frame and closes its devices
-# well before.
+# Longest wait for a process to end after SIGTERM. A daemon needs much less to finish its frame and
+# close its devices.
 STOP_TIMEOUT_S = 10.0
 _NOTHING_ELSE: Mapping[str, str] = MappingProxyType({})
-# The number of threads of PoCL, which reads it when a device is opened.
+# Variable with the number of PoCL's threads, which PoCL reads when a device is opened.
 THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
-# Not forked: a child of a process with threads may inherit a lock that nobody releases.
+# Spawn, not fork: a forked child can inherit a lock held by another thread, and nobody releases it.
 _SPAWN = multiprocessing.get_context("spawn")
 
-# A function of a module: called with a row of arguments, `is_stopped` and `send`.
+# The work of one process: a module's function, called with its arguments, `is_stopped` and `send`.
 Task = Callable[..., None]
 IsStopped = Callable[[], bool]
 Send = Callable[[Any], None]
 
 
 class ProcessError(ToolError):
-    """A child process ended when it should not, or did not do what it was asked."""
+    """A child process ended unexpectedly, or did not end when asked."""
 
 
 class Child:
     """One child process whose stdout is read line by line.
 
     Args:
-        name: the name in messages.
-        module: a module of ours, run as ``python -m module``.
-        arguments: the module's command line.
-        environment: variables that replace those of this process.
+        name: The name in messages.
+        module: A module of this project, run as ``python -m module``.
+        arguments: The module's command line.
+        environment: Variables to add to those of this process.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The process id."""
         return self._process.pid
 
     def read_line(self, timeout_s: float) -> str | None:
-        """Return the next line without its end, or None if none came in time.
+        """Return the next line without its end, or None if there is none within `timeout_s`.
 
         Raises:
-            ProcessError: the process has ended.
+            ProcessError: The process has ended.
         """
         try:
             line = self._lines.get(timeout=timeout_s)
@@ -99,10 +99,10 @@ class Child:
         return line
 
     def check_running(self) -> None:
-        """Raise if the process has ended.
+        """Check that the process is running.
 
         Raises:
-            ProcessError: it has.
+            ProcessError: The process has ended.
         """
         code = self._process.poll()
         if code is not None:
@@ -118,10 +118,10 @@ class Child:
         self._process.stdin.flush()
 
     def stop(self) -> int:
-        """End the process in the ordinary way, by SIGTERM; return its exit code.
+        """End the process with SIGTERM; return its exit code.
 
         Raises:
-            ProcessError: it did not end, and was killed.
+            ProcessError: It did not end in time and was killed.
         """
         self.end()
         if self._process.returncode == -signal.SIGKILL:
@@ -132,7 +132,7 @@ class Child:
         return self._process.returncode
 
     def remaining_lines(self) -> list[str]:
-        """Return the printed lines that were not read yet; only after ``stop``."""
+        """Return the printed lines that were not read yet. Call only after ``stop``."""
         lines = []
         while not self._lines.empty():
             line = self._lines.get()
@@ -141,7 +141,7 @@ class Child:
         return lines
 
     def end(self) -> None:
-        """End the process if it still runs: by SIGTERM, and by force if that does not help."""
+        """End the process if it is running, with SIGTERM and, after a timeout, with SIGKILL."""
         if self._process.poll() is None:
             self._process.terminate()
         self._close_stdin()
@@ -170,39 +170,35 @@ class Child:
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            # It ended before it read everything; its exit code says why.
+            # It ended before it read all input; its exit code gives the reason.
             return
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The end of a process that died; a pool receives it in place of a message.
+    """Received from a pool in place of a message when a process has died."""
 
-    Attributes:
-        how: how it ended, in words that follow "its process".
-    """
-
-    how: str
+    how: str  # how it ended, as a phrase to follow "its process"
 
 
 @dataclass(slots=True)
 class Pool:
-    """Processes, known by our ends of their pipes; made by `open_pool`."""
+    """Child processes, each identified by the parent's end of its pipe. Created by `open_pool`."""
 
     _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
 
     def start(self, body: Callable[..., None], *arguments: Any) -> Connection:
-        """Start a process and return our end of its pipe.
+        """Start a process and return the parent's end of its pipe.
 
         Args:
-            body: a function of a module, called with the arguments and its end of the pipe.
-            arguments: values that can be pickled.
+            body: A module's function, called with the arguments and the child's end of the pipe.
+            arguments: Values that can be pickled.
         """
         with interrupts_later():
             ours, theirs = _SPAWN.Pipe()
             process = _SPAWN.Process(target=_live, args=(body, *arguments, theirs), daemon=True)
             process.start()
-            # The process holds the other end alone: when it dies, ours reads the end.
+            # Only the child holds the other end now, so our end reads EOF when the child dies.
             theirs.close()
             self._processes[ours] = process
         return ours
@@ -213,8 +209,8 @@ class Pool:
         """Yield one message, or `Gone`, from each pipe that has one.
 
         Args:
-            pipes: the pipes to listen to.
-            timeout_s: the longest wait for the first message; None waits until one comes.
+            pipes: The pipes to read.
+            timeout_s: Longest wait for the first message; None waits without limit.
         """
         for pipe in wait(list(pipes), timeout_s) if pipes else []:
             assert isinstance(pipe, Connection)
@@ -231,7 +227,7 @@ class Pool:
         """End all processes.
 
         Args:
-            by_force: end them at once; otherwise they end when they find their pipe closed.
+            by_force: Send SIGTERM; otherwise they end when they find their pipe closed.
         """
         if by_force:
             for process in self._processes.values():
@@ -248,18 +244,18 @@ class Pool:
 
 @contextmanager
 def open_pool() -> Iterator[Pool]:
-    """Yield an empty pool; its processes are ended with the block."""
+    """Yield an empty pool; its processes are ended at the end of the block."""
     pool = Pool()
     try:
         yield pool
     finally:
-        # Nobody wants their results any more; they end before their files are removed.
+        # Their results are not needed any more. They must end before their files are removed.
         pool.end(by_force=True)
 
 
 @dataclass(slots=True)
 class Crew:
-    """Processes at work; made by `open_crew`."""
+    """Processes that do one task each. Created by `open_crew`."""
 
     _pool: Pool
     _working: list[Connection]
@@ -267,17 +263,17 @@ class Crew:
 
     @property
     def working(self) -> bool:
-        """Whether at least one of them has not ended."""
+        """Whether at least one task has not ended."""
         return bool(self._working)
 
     def receive(self, timeout_s: float = 0.0) -> list[Any]:
-        """Return the objects that they sent, at most one from each.
+        """Return the objects sent by tasks, at most one from each.
 
         Args:
-            timeout_s: the longest wait for the first.
+            timeout_s: Longest wait for the first object.
 
         Raises:
-            Exception: the error of a task, or `gone` of `open_crew` if a process died.
+            Exception: The error of a task, or `gone` of `open_crew` if a process died.
         """
         found: list[Any] = []
         for pipe, message in self._pool.receive(self._working, timeout_s):
@@ -294,19 +290,19 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The error that a task raised."""
+    """Sent by a process whose task raised an error."""
 
     error: Exception
 
 
 @contextmanager
 def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception) -> Iterator[Crew]:
-    """Start one process for each row of arguments; they are ended with the block.
+    """Start one process per row of arguments; they are ended at the end of the block.
 
     Args:
-        task: the work of each process. It may send anything but None, which reports its end.
-        arguments: one row for each process, of values that can be pickled.
-        gone: the error to raise if a process died.
+        task: The work of each process. It can send any object except None, which marks its end.
+        arguments: One row per process, with values that can be pickled.
+        gone: The error to raise if a process dies.
     """
     stop = _SPAWN.Event()
     with open_pool() as pool:
@@ -318,13 +314,13 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception)
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Block Ctrl-C in this thread until the block ends, and for good in processes started within.
+    """Block SIGINT in this thread for the block, and permanently in processes started in it.
 
-    Ctrl-C reaches every process of the terminal, but only the parent shall react. Children inherit
-    the blocked signal, so it cannot reach them even in their first instruction.
+    Ctrl-C sends SIGINT to every process of the terminal, but only the parent should react. Children
+    inherit the blocked signal, so it cannot reach them even at their start.
     """
-    # Otherwise multiprocessing starts its tracker with the first process, and that unblocks the
-    # signal.
+    # Otherwise multiprocessing would start its tracker together with the first process, which
+    # unblocks the signal.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -346,7 +342,7 @@ def _how(process: BaseProcess) -> str:
 
 
 def _live(body: Callable[..., None], *arguments: Any) -> None:
-    """Call a body, and end when the process that started this one is gone."""
+    """Call a body, and end this process when its parent has ended."""
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -359,7 +355,7 @@ def _live(body: Callable[..., None], *arguments: Any) -> None:
 
 
 def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> None:
-    """Do a task; the body of a process."""
+    """Do a task and send its end or its error. This is the body of a crew's process."""
     try:
         task(*row, stop.is_set, pipe.send)
         pipe.send(None)
@@ -368,10 +364,10 @@ def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> No
 
 
 def threads_of_one(processes: int) -> int:
-    """Return how many threads a driver may have in each of so many processes.
+    """Return the number of driver threads for each of several processes.
 
-    Its threads spin while they wait for each other, so all processes together get no more threads
-    than there are cores.
+    The driver's threads spin while they wait for each other, so all processes together must not
+    have more threads than there are cores.
     """
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
@@ -382,5 +378,5 @@ def thread_setting(threads: int) -> dict[str, str]:
 
 
 def limit_threads(threads: int) -> None:
-    """Limit the driver of this process to so many threads, unless the user has set a number."""
+    """Limit the driver of this process to `threads`, unless the user has set a number."""
     os.environ.setdefault(THREADS_VARIABLE, str(threads))

@@ -1,4 +1,7 @@
-"""Output for a terminal: tables as plain text, and progress as a bar or in one line."""
+"""Formats output for a terminal: plain text tables, and progress as a bar or in one line.
+
+Progress is shown on stderr, and only if that is a terminal.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-Progress = Callable[[int], None]  # called with the number of finished items
+Progress = Callable[[int], None]  # receives the number of finished items
 
 
 class Section(NamedTuple):
@@ -19,9 +22,9 @@ class Section(NamedTuple):
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return the rows under their header; a column of numbers is aligned to the right.
+    """Return the rows below their header. Columns of numbers are right-aligned.
 
-    Floats are shown with three significant decimals, None as "-".
+    Floats are shown with three decimals, None as "-".
     """
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [
@@ -52,13 +55,13 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def printable(text: str) -> str:
-    """Return text from a file without control characters, which a terminal would obey."""
+    """Return text with control characters, which a terminal would interpret, replaced by "?"."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 @contextmanager
 def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]:
-    """Yield a function that shows progress; it shows nothing if stderr is not a terminal."""
+    """Yield a function that shows progress as a bar, if `is_shown` and stderr is a terminal."""
     if not (is_shown and sys.stderr.isatty()):
         yield lambda _done: None
         return
@@ -73,7 +76,7 @@ def progress_bar(total: int, unit: str, *, is_shown: bool) -> Iterator[Progress]
 
 
 def counted(what: str, done: int, total: int) -> None:
-    """Print progress in one line, which the next call overwrites; only on a terminal."""
+    """Print progress in one line, which the next call overwrites, if stderr is a terminal."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{what}: {done}/{total}", end=end, file=sys.stderr, flush=True)

@@ -1,4 +1,7 @@
-"""A driving program in the place of another: the same to the daemon, but for what is overridden."""
+"""A wrapper around a driving program, the loaded artifact of a driving model.
+
+Subclasses override single methods, for example to record the inputs or to change the outputs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WrappedProgram:
-    """Answers as another program does; subclasses change the runs."""
+    """A driving program that forwards everything to `inner`."""
 
     def __init__(self, inner: DrivingProgram) -> None:
         self._inner = inner
@@ -30,13 +33,13 @@ class WrappedProgram:
         return self._inner.metadata
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of an entry."""
+        """Return the inputs of an entry."""
         return self._inner.entry_inputs(entry)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Replay an entry; the outputs are reused by the next run."""
+        """Run an entry; the next run overwrites the returned arrays."""
         return self._inner.run(inputs, entry)
 
     def reset(self) -> None:

@@ -1,1 +1,1 @@
-"""Messages of a drive: plain values, arrays over frames, and those that a drive supplies."""
+"""Reads and writes the messages of a drive: as plain values, as arrays, and as raw bytes."""

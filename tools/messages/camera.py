@@ -1,8 +1,8 @@
-"""The camera of a video, measured or assumed, and projection into pictures.
+"""The camera of a video, measured or assumed, and the projection of points into its pictures.
 
-Coordinates: calibrated frame x forward, y right, z down (metres); pixels u right, v down. A table
-`camera` in a TOML or JSON file has the measured camera of a video; the drives (``--camera``) and
-the labels of ``modeld footage`` read it.
+Coordinates: the calibrated frame is x forward, y right, z down, in metres; pixels are u right, v
+down. A measured camera is read from the table `camera` of a TOML or JSON file, given by the option
+``--camera`` of drives or in the labels of ``modeld footage``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from modeld.vehicle.validity import ANGLES
 from tools.errors import UsageError
 from tools.lib.given_data import GivenText
 
-# A video carries no calibration. 0.9 widths is a horizontal field of view of
-# 2 atan(1 / (2 * 0.9)) = 58 degrees: the middle of what dashcams and phones film with (50 to 70).
+# Assumed focal length, because a video has no calibration. 0.9 widths give a horizontal field of
+# view of 2 atan(1 / (2 * 0.9)) = 58 degrees, typical of dashcams and phones (50 to 70).
 DEFAULT_FOCAL_PER_WIDTH = 0.9
-# Points closer than this are behind or at the lens; what is drawn starts further away.
+# Closer points are at or behind the lens and are not projected.
 MIN_DEPTH_M = 0.5
-# Mounting height over the road where none is known: behind the mirror of a passenger car.
+# Assumed height over the road: behind the mirror of a passenger car.
 DEFAULT_HEIGHT_M = 1.22
-# Of a file with a camera.
+# Largest size of a camera file.
 MAX_BYTES: Final = 1 << 20
 
 
@@ -37,11 +37,11 @@ def stand_in_camera(
 ) -> Camera:
     """Return the assumed camera of a video.
 
-    Without a focal length it has ``DEFAULT_FOCAL_PER_WIDTH`` widths; `pixel_aspect` is width over
-    height.
+    If `focal_px` is None, the focal length is ``DEFAULT_FOCAL_PER_WIDTH`` widths. `pixel_aspect` is
+    the width of a pixel divided by its height.
 
     Raises:
-        UsageError: the focal length is not positive and finite.
+        UsageError: The focal length is not positive and finite.
     """
     focal = DEFAULT_FOCAL_PER_WIDTH * width if focal_px is None else focal_px
     if not 0.0 < focal < np.inf:
@@ -52,10 +52,10 @@ def stand_in_camera(
 def project(
     points_m: NDArray[np.float64], camera: Camera, rpy_rad: tuple[float, float, float]
 ) -> NDArray[np.float64]:
-    """Project points of the calibrated frame into the picture.
+    """Project points of the calibrated frame into the picture; return pixels (n, 2) float64.
 
-    From (n, 3) float64, x forward, y right, z down from the camera, to (n, 2) float64 pixels; NaN
-    where a point is nearer than ``MIN_DEPTH_M``. `rpy_rad` is device_from_calib as roll, pitch, yaw
+    `points_m` is (n, 3) float64, x forward, y right, z down from the camera. Points nearer than
+    ``MIN_DEPTH_M`` become NaN. `rpy_rad` is device_from_calib as roll, pitch, yaw
     (``liveCalibration.rpyCalib``).
     """
     view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(rpy_rad)).T
@@ -66,15 +66,14 @@ def project(
 
 @dataclass(frozen=True, slots=True)
 class VideoCamera:
-    """How a camera sees the road; the principal point is the middle of the picture.
+    """Focal length, orientation and height of a camera. Its principal point is the image center.
 
     Attributes:
-        focal_px: focal length in pixels of the video; None: 0.9 widths.
-        roll_deg: positive where what is right of the car is lower in the picture.
-        pitch_deg: positive where the camera looks down, which puts the horizon above the middle.
-        yaw_deg: positive where the camera looks to the left, so that the car's direction is right
-            of the middle.
-        height_m: over the road.
+        focal_px: Focal length in pixels of the video; None: 0.9 widths.
+        roll_deg: Positive if the right side of the road is lower in the picture.
+        pitch_deg: Positive if the camera looks down, so the horizon is above the center.
+        yaw_deg: Positive if the camera looks left, so the car's direction is right of the center.
+        height_m: Height over the road.
     """
 
     focal_px: float | None = None
@@ -85,7 +84,7 @@ class VideoCamera:
 
     @property
     def rpy_rad(self) -> tuple[float, float, float]:
-        """Return device_from_calib as roll, pitch, yaw in rad."""
+        """The rotation device_from_calib as roll, pitch, yaw in rad."""
         return (
             math.radians(self.roll_deg),
             math.radians(self.pitch_deg),
@@ -94,10 +93,10 @@ class VideoCamera:
 
 
 def read_video_camera(path: Path) -> VideoCamera:
-    """Read the table `camera` of a TOML file, or of a JSON file (ending .json).
+    """Return the camera in the table `camera` of a TOML file, or of a JSON file (suffix .json).
 
     Raises:
-        UsageError: there is none, or something in it cannot be.
+        UsageError: The file has no such table, or a value in it is invalid.
     """
     given = GivenText(path, UsageError, MAX_BYTES, "--camera")
     content = given.json() if path.suffix == ".json" else given.toml()
@@ -108,10 +107,10 @@ def read_video_camera(path: Path) -> VideoCamera:
 
 
 def parse_video_camera(where: str, table: Mapping[str, Any]) -> VideoCamera:
-    """Check a table and return its camera; `where` names it in messages.
+    """Return the camera in a table; `where` names the table in messages.
 
     Raises:
-        UsageError: a name is unknown, or a value is no number or out of bounds.
+        UsageError: A name is unknown, or a value is not a number or out of bounds.
     """
     known = [field.name for field in fields(VideoCamera)]
     for name, value in table.items():

@@ -1,7 +1,8 @@
-"""The parts of a camera process: arguments, protocol, pace; and the rings of cameras.
+"""Runs a process that publishes camera frames and car messages for a daemon.
 
-Protocol: frames run freely, with increasing ids; a line on stdin begins the frames that count;
-after them one JSON line is printed, and frames run on until stdin closes or a signal comes.
+Protocol: the process publishes frames with increasing ids at a fixed rate. A line on stdin starts
+the measurement of a given number of frames. After these, the process prints one JSON line with
+their ids and delays. It publishes until stdin closes or a signal arrives.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tools.messages.telemetry import CarSample
 
 
 class Camera(Protocol):
-    """What publishes frames."""
+    """A source that publishes the frames of all its streams."""
 
     def publish(self, frame_id: int) -> None:
-        """Send one frame of all streams."""
+        """Publish one frame of each stream."""
 
     def close(self) -> None:
         """Remove the frame rings."""
 
 
 class CarBus:
-    """The messages of the car that come with frames."""
+    """Publishes the car's messages that accompany frames."""
 
     def __init__(self, transport: Transport, mounting: Mounting) -> None:
         self.clock = MonotonicClock()
@@ -51,7 +52,7 @@ class CarBus:
         self._messages = DriveMessages(mounting)
 
     def publish(self, times: FrameTimes, car: CarSample) -> None:
-        """Send what is due on the bus with this frame."""
+        """Send the messages that are due with this frame."""
         for service, data in self._messages.for_frame(times, car):
             self._publisher.send(service, data)
 
@@ -59,10 +60,10 @@ class CarBus:
 def make_rings(
     server: str, formats: Mapping[str, FrameFormat], slots: int = DEFAULT_SLOTS
 ) -> dict[str, FrameRingWriter]:
-    """Make the frame rings of all streams, or none.
+    """Create the frame rings of all streams; if one fails, close the others.
 
     Raises:
-        FrameError: a ring has another writer, or memory is short.
+        FrameError: A ring has another writer, or memory is exhausted.
     """
     with ExitStack() as made:
         rings = {}
@@ -74,11 +75,11 @@ def make_rings(
 
 
 def run_camera(description: str, make: Callable[[argparse.Namespace, Transport], Camera]) -> None:
-    """Run a camera process to its end; what `make` returns publishes the frames.
+    """Run a camera process to its end. `make` returns the camera for the parsed arguments.
 
-    Arguments of the command line: `server` (name of the frame rings), `bus` (address), `size`
-    (width, height; None if it was not given), `frames` (that count), `rate_hz`, `driver` (whether
-    the driver camera is wanted, too).
+    Command line arguments: `server` (name of the frame rings), `bus` (address), `size` (width,
+    height; None if not given), `frames` (number of measured frames), `rate_hz`, `driver` (whether
+    to publish the driver camera, too).
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--server", required=True)
@@ -96,7 +97,7 @@ def run_camera(description: str, make: Callable[[argparse.Namespace, Transport],
             camera = make(args, transport)
             stack.callback(camera.close)
             _publish_frames(camera, args.frames, args.rate_hz, stop)
-    except CerealError as error:  # rings that another camera process writes, an address in use
+    except CerealError as error:  # for example, another process writes the rings
         sys.exit(f"camera process: {error}")
 
 
@@ -125,14 +126,14 @@ def _publish_frames(camera: Camera, frames: int, rate_hz: float, stop: StopSigna
             }
             print_json(report)
         frame_id += 1
-        # After a hiccup of this process frames must not come in a burst: the daemon would take
-        # two for one, and a drop would be counted that no real camera causes.
+        # After a hiccup of this process, frames must not be sent in a burst. The daemon would skip
+        # some, and count drops that a real camera does not cause.
         due_ns = max(due_ns + period_ns, clock.now_ns() + period_ns * 4 // 5)
         clock.sleep_until_ns(due_ns)
 
 
 def _read_command() -> str | None:
-    """Return a line from stdin, "" when it is closed, None when there is nothing yet."""
+    """Return a line from stdin, "" if stdin is closed, None if there is no line yet."""
     if not select.select([sys.stdin], [], [], 0)[0]:
         return None
     return sys.stdin.readline()

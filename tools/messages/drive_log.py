@@ -1,12 +1,12 @@
-"""Event logs of a drive: the time of each event, and the daemon's messages as arrays over frames.
+"""Reads the event logs of a drive: the time of each event, and the daemon's messages as arrays.
 
-A drive's time is 0 at its log's first event that is neither ``initData`` nor ``sentinel``, with
-which each segment begins. ``initData`` carries the time at which its route began, which places the
-log in the route. If these two are minutes early they count as of the moment that they stand at. If
-the clock goes back, because the machine was restarted, the time goes on from the newest one before.
+`DriveTime` converts ``logMonoTime`` to the time of the drive. That is 0 at the first event that is
+neither ``initData`` nor ``sentinel``, which begin each segment. ``initData`` has the time at which
+the route began, which gives the log's position in the route. If these two are stamped minutes too
+early, the time of the events around them is used. If the clock goes back, because the machine was
+restarted, the time continues from the latest one.
 
-The arrays are made from Events in any order of services. A few numbers are kept of each frame, and
-the curves of those frames only that are asked for.
+`summarize` collects a few numbers of each frame, and the curves of selected frames, in arrays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 NS_PER_S: Final = 1_000_000_000
 ORIGIN: Final = "initData"
 MARKS: Final = (ORIGIN, "sentinel")
-# Logs are written as messages arrive; neighbours are known to differ by a fraction of a second.
+# A larger step back is a restart of the clock. Logs are written as messages arrive, so events can
+# be out of order by a fraction of a second.
 BOOT_NS: Final = 5 * NS_PER_S
 _LARGEST_NS: Final = 2**64 - 1
 
@@ -43,20 +44,22 @@ Curve = NDArray[np.float32]
 
 
 class Boot(NamedTuple):
-    """A moment of the drive at which the clock went back, and by how much."""
+    """A moment of the drive at which the clock went back."""
 
-    time_ns: int
-    back_ns: int
+    time_ns: int  # time of the drive
+    back_ns: int  # amount by which the clock went back
 
 
 class DriveTime:
-    """Takes the events of a log in their order; of a log that follows another, go on with it.
+    """Converts the stamps of a log's events to the time of the drive.
+
+    Pass events in the order of the log. For a drive of several logs, use one object for all.
 
     Attributes:
         route_ns: ``logMonoTime`` of the first initData, at which the route began; None without one.
         start_ns: ``logMonoTime`` at time 0; None before it is known.
-        span_ns: the newest time, so how long the drive is; never negative.
-        boots: where the clock went back.
+        span_ns: The latest time, which is the length of the drive; never negative.
+        boots: The moments at which the clock went back.
     """
 
     def __init__(self) -> None:
@@ -67,7 +70,7 @@ class DriveTime:
         self._zero_ns = 0
 
     def take(self, service: str | None, mono_time_ns: int) -> int:
-        """Return the time of the next event in ns; below 0 where it should stand before the first.
+        """Return the time of the next event in ns; negative if its stamp is before the start.
 
         `service` is the name of its Event member, None if unknown.
         """
@@ -88,17 +91,17 @@ class DriveTime:
         return time_ns
 
     def of(self, mono_time_ns: int) -> int:
-        """Return the time at which the clock shows or showed this, after the newest start, ns."""
+        """Return the time of the drive for a stamp since the last restart of the clock, in ns."""
         return mono_time_ns - self._zero_ns
 
     def place_ns(self, time_ns: int) -> int:
-        """Return a time of the drive on the clock of its first event, as a rule ``logMonoTime``."""
+        """Return a time of the drive on the clock of its first event, usually ``logMonoTime``."""
         return min(max(0, time_ns + (self.start_ns or 0)), _LARGEST_NS)
 
     def follow(self, events: Iterable[Any]) -> Iterator[tuple[str | None, int, Any]]:
-        """Yield member, time in ns and reader of each Event; `start_ns` is known by then.
+        """Yield member, time in ns and reader of each Event.
 
-        What stands before the first event that says the time is held back until that one comes.
+        Events before the one that determines `start_ns` are held back until that one is read.
         """
         held: list[tuple[str | None, Any]] = []
         for event in events:
@@ -109,7 +112,7 @@ class DriveTime:
                 continue
             yield from self._released(held)
             yield service, time_ns, event
-        if held:  # there is nothing else
+        if held:  # no event determined the start
             self.start_ns = self._zero_ns = held[0][1].logMonoTime
             yield from self._released(held)
 
@@ -123,7 +126,7 @@ class DriveTime:
 
     @property
     def route_from_s(self) -> float | None:
-        """Where in its route the log begins; None without initData."""
+        """Time in s from the start of the route to the start of the log; None without initData."""
         if self.route_ns is None or self.start_ns is None:
             return None
         return max(0, self.start_ns - self.route_ns) / NS_PER_S
@@ -140,9 +143,9 @@ class DriveTime:
         }
 
     def text(self) -> str:
-        """Return how long the drive is, where it lies in its route, and whether the clock jumped.
+        """Return the length of the drive and its position in the route, followed by `notes`.
 
-        As in ``9.000 s, from 60.000 s of its route on``; then what `notes` says.
+        An example is ``9.000 s, from 60.000 s of its route on``.
         """
         parts = [f"{self.span_ns / NS_PER_S:.3f} s"]
         if self.route_from_s is not None:
@@ -150,7 +153,7 @@ class DriveTime:
         return "; ".join(parts + self.notes())
 
     def notes(self) -> list[str]:
-        """Return a line for each time that the clock went back."""
+        """Return one line for each time that the clock went back."""
         return [
             f"the clock went back by {boot.back_ns / NS_PER_S:.3f} s "
             f"at {boot.time_ns / NS_PER_S:.3f} s"
@@ -159,10 +162,10 @@ class DriveTime:
 
 
 def read_log_events(path: Path) -> Iterator[Any]:
-    """Yield the events of a log; a cut or damaged log is a warning, not a traceback.
+    """Yield the events of a log. A truncated or damaged log only causes a warning.
 
     Raises:
-        LogError: the file cannot be read or is no log.
+        LogError: The file cannot be read or is not a log.
     """
     return read_log(path, logger.warning)
 
@@ -172,55 +175,35 @@ def read_log_events(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The view and the plan of a model in one frame. Calibrated frame: x forward, y right, z down.
+    """The predicted curves of one frame, in the calibrated frame: x forward, y right, z down."""
 
-    Attributes:
-        plan_m: (33, 3) float32 planned positions.
-        lane_lines_m: (4, 33, 3) float32, with `lane_line_probs` (4,) float32.
-        road_edges_m: (2, 33, 3) float32.
-    """
-
-    plan_m: Curve
-    lane_lines_m: Curve
-    lane_line_probs: Curve
-    road_edges_m: Curve
+    plan_m: Curve  # (33, 3) planned positions
+    lane_lines_m: Curve  # (4, 33, 3)
+    lane_line_probs: Curve  # (4,) probability that each line exists
+    road_edges_m: Curve  # (2, 33, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class DriveLog:
-    """One drive, row i = i-th modelV2 message.
+    """The daemon's messages in one drive. Arrays (n,) have one element per modelV2 message."""
 
-    Attributes:
-        counts: messages by service; those of the daemons that are valid also as ``NAME:valid``.
-        frame_ids: (n,) int64.
-        times_s: (n,) end-of-frame time in the drive.
-        drop_percent: (n,) ``frameDropPerc``.
-        plan_speed_mps: (n,) planned speed at time 0.
-        curvature_1pm: (n,) desired curvature, 1/m.
-        acceleration_mps2: (n,) desired acceleration.
-        car_times_s: (m,) of carState messages, in the drive.
-        car_speed_mps: (m,).
-        curves: by frame id, of the frames that were asked for.
-        all_finite: no NaN or infinity in any of the above, in the curves of no frame.
-    """
-
-    counts: Counter[str]
+    counts: Counter[str]  # number of messages by service, and of valid outputs by ``NAME:valid``
     time: DriveTime
-    frame_ids: NDArray[np.int64]
-    times_s: Floats
-    execution_ms: Floats
-    drop_percent: Floats
-    plan_speed_mps: Floats
-    curvature_1pm: Floats
-    acceleration_mps2: Floats
-    car_times_s: Floats
-    car_speed_mps: Floats
-    curves: Mapping[int, Curves]
-    all_finite: bool
+    frame_ids: NDArray[np.int64]  # (n,)
+    times_s: Floats  # (n,) end of the frame, in time of the drive
+    execution_ms: Floats  # (n,) ``modelExecutionTime``
+    drop_percent: Floats  # (n,) ``frameDropPerc``
+    plan_speed_mps: Floats  # (n,) planned speed at time 0
+    curvature_1pm: Floats  # (n,) desired curvature, 1/m
+    acceleration_mps2: Floats  # (n,) desired acceleration
+    car_times_s: Floats  # (m,) times of carState messages in the drive
+    car_speed_mps: Floats  # (m,) their speeds
+    curves: Mapping[int, Curves]  # curves of the selected frames, by frame id
+    all_finite: bool  # the arrays, and the curves of all frames, have no NaN and no infinity
 
     @property
     def missing_frames(self) -> int:
-        """Frame ids between the first and the last modelV2 that have none."""
+        """Number of frame ids between the first and the last modelV2 without a message."""
         if not self.frame_ids.size:
             return 0
         return int(self.frame_ids[-1] - self.frame_ids[0] + 1 - np.unique(self.frame_ids).size)
@@ -228,7 +211,7 @@ class DriveLog:
 
 @dataclass(slots=True)
 class _Series:
-    """Numbers of the messages so far, packed: boxed they would be four times as large."""
+    """The numbers collected so far, in packed arrays. Lists would take four times the memory."""
 
     frame_ids: array[int] = field(default_factory=lambda: array("q"))
     times_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -255,10 +238,10 @@ class _Series:
 
 
 def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog:
-    """Collect the daemon's messages of a drive.
+    """Return the daemon's messages in the events of a drive, which must be in time order.
 
-    Events are in time order; `curves_of` are frame ids whose curves are kept. All arrays have
-    length 0 when there is no modelV2.
+    `curves_of` are the frame ids whose curves are kept. Without any modelV2, arrays of frames have
+    length 0.
     """
     counts: Counter[str] = Counter()
     series = _Series()
@@ -273,7 +256,7 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
             counts[f"{name}:valid"] += 1
         if name == "modelV2":
             model = event.modelV2
-            # Without the time of its frame that of the message.
+            # If the frame's time is missing, use the message's.
             eof_ns = model.timestampEof
             series.add_model(model, time.of(eof_ns) if eof_ns else time_ns)
             curves = _curves(model)
@@ -305,10 +288,10 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
 def with_measured_times(
     drive: DriveLog, frame_ids: NDArray[np.int64], execution_s: Floats
 ) -> DriveLog:
-    """Return the drive with execution times that were measured outside its log.
+    """Return the drive with execution times that were measured separately.
 
-    Its own log, which is the same in every run, has none. Both arrays are (n,); frames that were
-    not measured get NaN.
+    The log of a replay has no such times, because it is the same in every run. `execution_s` has
+    the times of `frame_ids`, both (n,). The times of other frames become NaN.
     """
     times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
     measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]

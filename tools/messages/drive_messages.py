@@ -1,7 +1,7 @@
-"""The messages that a recorded or rendered drive has to supply to the daemon.
+"""Builds the car's messages that a video or rendered drive must send to the daemon.
 
-``DriveMessages`` builds them, stamped and valid; slow services at their nominal rate, the others
-with every frame. Called by ``tools.commands.on_drives.replay`` and by camera processes.
+``DriveMessages`` builds valid, stamped messages: those of slow services at their nominal rate, the
+others with every frame. Replays and camera processes use it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tools.messages.camera import DEFAULT_HEIGHT_M
 from tools.messages.telemetry import CarSample
 
 NS_PER_S = 1_000_000_000
-# A usual value after it has been learnt: a quarter of a second less the daemon's own share.
+# A typical learned delay: a quarter of a second, minus the daemon's own part.
 LATERAL_DELAY_S = 0.2
-# Start to end of a rolling-shutter frame; real sensors lie within (0, 50) ms.
+# Time from start to end of a rolling-shutter frame; real sensors need 0 to 50 ms.
 READOUT_NS = 10_000_000
 
-# The drive's clock starts here: a monotonic clock never reads 0, and 0 stamps look unset.
+# Start of the drive's clock. It is not 0, because 0 means an unset stamp.
 START_NS = 1_000_000_000
-# Frames of one camera closer than the daemon's pairing window would be passed over.
+# Shortest interval of frames. The daemon skips frames closer than its pairing window.
 MIN_INTERVAL_NS = 25_000_000
 
-# In the order in which they are sent with one frame; the camera state comes last, as in the car.
+# Services in the order of sending with one frame. The camera state is last, as in the car.
 DRIVE_SERVICES = (
     "deviceState",
     "liveCalibration",
@@ -35,44 +35,41 @@ DRIVE_SERVICES = (
     "carState",
     "roadCameraState",
 )
-# Sent at their own rate. carState is faster than frames, but the daemon reads the newest only.
+# Services sent at their own rate. carState is faster than frames in a car, but the daemon only
+# reads the newest, so it is sent with each frame.
 SLOW_SERVICES = frozenset({"deviceState", "liveCalibration", "liveDelay"})
 
 
 @dataclass(frozen=True, slots=True)
 class Mounting:
-    """The camera as its messages describe it.
+    """The camera's properties that are sent in messages."""
 
-    `device_type` is ``deviceState.deviceType``, `sensor` is ``roadCameraState.sensor``, `rpy_rad`
-    is device_from_calib as roll, pitch, yaw, `height_m` the height over the road.
-    """
-
-    device_type: str = "pc"
-    sensor: str = "unknown"
-    rpy_rad: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    height_m: float = DEFAULT_HEIGHT_M
+    device_type: str = "pc"  # ``deviceState.deviceType``
+    sensor: str = "unknown"  # ``roadCameraState.sensor``
+    rpy_rad: tuple[float, float, float] = (0.0, 0.0, 0.0)  # device_from_calib: roll, pitch, yaw
+    height_m: float = DEFAULT_HEIGHT_M  # height over the road
 
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
-    """Identity and stamps of one camera frame, ns of the drive's clock."""
+    """Id and time stamps of one camera frame, on the drive's clock."""
 
     frame_id: int
-    sof_ns: int
-    eof_ns: int
+    sof_ns: int  # start of frame
+    eof_ns: int  # end of frame
 
 
 @dataclass(slots=True)
 class FrameClock:
-    """Stamps the frames of a recording that knows only times from its first frame."""
+    """Computes time stamps for the frames of a recording without a clock, such as a video."""
 
     _last_sof_ns: int | None = None
 
     def stamp(self, frame_id: int, time_s: float) -> FrameTimes:
         """Return the stamps of the next frame.
 
-        Ids are consecutive from 0; `time_s` counts from the start of the drive. Frames that follow
-        each other faster than the daemon can tell apart are moved later.
+        `time_s` is the time since the start of the drive. Frames closer than `MIN_INTERVAL_NS`,
+        which the daemon cannot distinguish, are delayed.
         """
         sof_ns = START_NS + round(time_s * 1e9)
         if self._last_sof_ns is not None:
@@ -89,10 +86,10 @@ class DriveMessages:
     _due_ns: dict[str, int] = field(default_factory=dict)
 
     def for_frame(self, frame: FrameTimes, car: CarSample) -> Iterator[tuple[str, bytes]]:
-        """Yield (service, Event bytes) for one frame; all services with the first one.
+        """Yield (service, Event bytes) of the messages due with a frame; all with the first one.
 
-        Events are stamped with the frame's SOF, the camera state with its EOF, which is when a
-        camera announces a frame.
+        Events are stamped with the start of the frame. The camera state has its end, when a camera
+        announces the frame.
         """
         for name in DRIVE_SERVICES:
             if name in SLOW_SERVICES:

@@ -1,8 +1,9 @@
-"""Reads and writes single fields of an Event by its bytes alone.
+"""Reads and writes single fields of an Event directly in its bytes, without pycapnp.
 
-A minute of a drive holds 100 000 events, of which a drive reads a few thousand; making a reader for
-each would cost more than decoding the pictures. A library that copied a damaged message, as a
-builder does, could end the process; and what is newer than our schema must survive.
+A minute of a drive has 100 000 events, of which a few thousand are used. Creating a reader for each
+would take longer than decoding the pictures. pycapnp's builder is unsuitable for writing: it copies
+the message, which can crash the process if the message is damaged, and loses data that is newer
+than our schema.
 
 Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
 """
@@ -15,11 +16,11 @@ from typing import Any, Final, NamedTuple
 from cereal.errors import MessageError
 from cereal.schema import log, member_name, read_event
 
-# Distance and kind; words of data; pointers.
+# A struct pointer: distance and kind, words of data, number of pointers.
 POINTER: Final = struct.Struct("<iHH")
-# The low three bits of a pointer to a pointer in another segment.
+# Low three bits of a far pointer, which refers to a pointer in another segment.
 _FAR: Final = 2
-# In bytes. Fields of other types are not plain.
+# Type of a plain field -> its size in bytes. Fields of other types are not supported.
 _SIZES: Final = {
     **dict.fromkeys(("int64", "uint64", "float64"), 8),
     **dict.fromkeys(("int32", "uint32", "float32"), 4),
@@ -27,34 +28,33 @@ _SIZES: Final = {
 }
 
 Span = tuple[int, int]
-"""Offset in a structure's data section, and size, in bytes."""
+"""Offset in a structure's data section and size, in bytes."""
 
 
 class Structure(NamedTuple):
-    """A structure: where its pointer stands, where data and pointers begin, how many there are."""
+    """The position of a structure in a message. Offsets are in bytes."""
 
-    pointer: int
-    start: int
-    pointers_start: int
-    data_words: int
-    pointers: int
+    pointer: int  # offset of the pointer to the structure
+    start: int  # offset of its data section
+    pointers_start: int  # offset of its pointer section
+    data_words: int  # size of the data section in words
+    pointers: int  # number of pointers
 
 
 def span_of(field: Any) -> Span | None:
-    """Return where a field of a schema stands; None where it is no plain one."""
+    """Return the position of a schema's field; None if its type is not plain."""
     size = _SIZES.get(str(field.proto.slot.type.which()))
     return None if size is None else (int(field.proto.slot.offset) * size, size)
 
 
 def structure_at(data: bytes, pointer: int = 0) -> Structure | None:
-    """Follow a pointer to a structure, in its own segment or by one step into another.
+    """Return the structure that a pointer refers to, directly or by one far pointer.
+
+    Returns None if the framing is damaged, or the pointer does not lead to a structure.
 
     Args:
-        data: the framed message.
-        pointer: where it stands; 0: the root's.
-
-    Returns:
-        None where the frame is damaged, or the pointer leads to no structure in it.
+        data: The framed message.
+        pointer: Offset of the pointer in bytes; 0: the root pointer.
     """
     segments = _segments(data)
     pointer = pointer or (segments[0][0] if segments else 0)
@@ -79,7 +79,7 @@ def structure_at(data: bytes, pointer: int = 0) -> Structure | None:
 
 
 def _segments(data: bytes) -> list[tuple[int, int]]:
-    """Return where each segment begins and ends; none where the frame is damaged."""
+    """Return start and end of each segment in bytes; an empty list if the framing is damaged."""
     count = int.from_bytes(data[:4], "little") + 1
     at = (4 * (count + 1) + 7) & ~7
     if at > len(data):
@@ -91,14 +91,14 @@ def _segments(data: bytes) -> list[tuple[int, int]]:
     return segments if at == len(data) else []
 
 
-# --- The time and the kind of an Event, read from its first words -----------------------------
+# --- Reading the time and the member of an Event from its first words -------------------------
 
 _SCHEMA: Final = log.Event.schema.node.struct
-# Where the union's number lies in the data section: the schema counts in its own 16 bits.
+# Offset of the union's discriminant in the data section. The schema counts in units of 16 bits.
 _DISCRIMINANT_BYTE: Final = 2 * int(_SCHEMA.discriminantOffset)
 _DATA_WORDS: Final = _DISCRIMINANT_BYTE // 8 + 1
-# Segments beyond the first and words of that; the root pointer: distance and kind, words of data,
-# pointers; the first word of data, which is logMonoTime.
+# The usual beginning of an Event: number of segments - 1, size of the first in words, root pointer
+# (distance and kind, words of data, number of pointers), and the first word of data, logMonoTime.
 _USUAL: Final = struct.Struct("<IIiHHQ")
 _NUMBER: Final = struct.Struct("<H")
 _NO_DISCRIMINANT: Final = 0xFFFF
@@ -110,27 +110,23 @@ _MEMBERS: Final[dict[int, str]] = {
 
 
 class EventHeader(NamedTuple):
-    """What can be known of an Event without reading its message.
+    """The facts about an Event that are known without reading its message."""
 
-    Attributes:
-        service: name of the union's member; ``unknown-157`` for a member newer than our schema,
-            with its number in the union.
-        mono_time_ns: ``logMonoTime``.
-    """
-
+    # Name of the union's member. A member newer than our schema is named by its number in the
+    # union, as in ``unknown-157``.
     service: str
-    mono_time_ns: int
+    mono_time_ns: int  # ``logMonoTime``
 
 
 def read_header(data: bytes) -> EventHeader | None:
-    """Return the header of the one framed Event in `data`; None if its root is damaged.
+    """Return the header of the framed Event in `data`; None if its root is damaged.
 
-    Source: Cap'n Proto encoding; a struct pointer holds 2 bits of kind, the signed distance to the
-    struct in words, and the words of its two sections. Distance and kind are both 0 as a rule.
+    Source: Cap'n Proto encoding. A struct pointer has 2 bits of kind, the signed distance to the
+    structure in words, and the sizes of its two sections in words. Distance and kind are usually 0.
     """
     if len(data) >= _USUAL.size:
         more_segments, words, offset, data_words, pointers, time_ns = _USUAL.unpack_from(data)
-        # One segment, the root where it usually stands, and all of it there.
+        # Usual: one segment, the root directly after its pointer, and the root is complete.
         is_usual = more_segments == 0 and offset == 0 and data_words >= _DATA_WORDS
         if is_usual and 1 + data_words + pointers <= words and 8 + 8 * words <= len(data):
             (number,) = _NUMBER.unpack_from(data, _USUAL.size - 8 + _DISCRIMINANT_BYTE)
@@ -139,7 +135,7 @@ def read_header(data: bytes) -> EventHeader | None:
 
 
 def _read_slowly(data: bytes) -> EventHeader | None:
-    """For roots that stand elsewhere and structs with fewer words than usual."""
+    """Return the header of an Event with another layout, read with pycapnp."""
     try:
         event = read_event(data)
     except MessageError:
@@ -148,23 +144,20 @@ def _read_slowly(data: bytes) -> EventHeader | None:
     return None if name is None else EventHeader(name, int(event.logMonoTime))
 
 
-# --- Writing one number into a recorded Event; all other bytes stay as they are ---------------
+# --- Writing one number into a recorded Event -------------------------------------------------
 
 
 def write_field(data: bytes, service: str, name: str, value: int) -> bytes | None:
-    """Return the Event with one field of its message changed.
+    """Return the Event with one field of its message changed; all other values stay.
 
-    A message of software that did not know the field yet becomes longer.
+    A message of older software, which did not know the field, becomes longer. Returns None if the
+    message is damaged, or if it has several segments and no room for the field.
 
     Args:
-        data: the framed Event.
-        service: the Event member that it holds, a structure.
-        name: a field of that with an integer or enumeration, whose default is 0.
-        value: what to write.
-
-    Returns:
-        None where the message is damaged, or lies in several segments and has no room for the
-        field: nothing to be changed.
+        data: The framed Event.
+        service: The member of the Event, a structure.
+        name: A field of that structure, an integer or enumeration whose default is 0.
+        value: The number to write.
     """
     member = log.Event.schema.fields[service]
     event = structure_at(data)
@@ -176,17 +169,12 @@ def write_field(data: bytes, service: str, name: str, value: int) -> bytes | Non
 
 
 def write_stamp(data: bytes, mono_time_ns: int) -> bytes | None:
-    """Return the Event with another ``logMonoTime``; None where its root is damaged.
-
-    Args:
-        data: the framed Event.
-        mono_time_ns: 0 or more.
-    """
+    """Return the Event with another ``logMonoTime``, 0 or more; None if its root is damaged."""
     return _written(data, structure_at(data), log.Event.schema.fields["logMonoTime"], mono_time_ns)
 
 
 def _written(data: bytes, body: Structure | None, field: Any, value: int) -> bytes | None:
-    """Write a number into a structure of a message."""
+    """Return the message with a number written into a structure; None if that is impossible."""
     span = span_of(field)
     assert span is not None
     if body is None:
@@ -194,7 +182,7 @@ def _written(data: bytes, body: Structure | None, field: Any, value: int) -> byt
     offset, size = span
     result = bytearray(data)
     if offset + size > 8 * body.data_words:
-        # Only a message in one segment can become longer.
+        # Only a message with a single segment can be made longer.
         if any(data[:4]):
             return None
         body = _lengthen(result, body, (offset + size + 7) // 8)
@@ -204,7 +192,7 @@ def _written(data: bytes, body: Structure | None, field: Any, value: int) -> byt
 
 
 def _lengthen(message: bytearray, body: Structure, data_words: int) -> Structure:
-    """Move a structure to the end of the message, with more words of data."""
+    """Move a structure to the end of the message, with more words of data; return it."""
     start, old = len(message), body.pointers_start
     new = start + 8 * data_words
     message += message[body.start : old]
@@ -212,7 +200,7 @@ def _lengthen(message: bytearray, body: Structure, data_words: int) -> Structure
     for at in range(0, 8 * body.pointers, 8):
         word = bytes(message[old + at : old + at + 8])
         low = int.from_bytes(word[:4], "little", signed=True)
-        # Structures and lists are pointed to by distance; far pointers and null are not.
+        # Pointers to structures and lists are relative, so adjust them; far and null pointers not.
         if any(word) and low & 3 in (0, 1):
             distance = (low >> 2) - (new - old) // 8
             word = ((distance << 2 | low & 3) & 0xFFFFFFFF).to_bytes(4, "little") + word[4:]

@@ -1,13 +1,13 @@
-"""Messages as plain values: flat named columns, or nested dictionaries for JSON.
+"""Converts messages to plain values: flat columns by path, or nested dictionaries for JSON.
 
-``flatten`` gives one value for each path, as in ``laneLines[1].y``: lists of numbers are arrays of
-the schema's own type. ``to_plain`` gives dictionaries and lists. Both give every field of the
-schema, unset ones with their defaults; of a union the member that is set. Names are the schema's,
-enumerants are text (``#7`` where the schema does not know number 7), pointers of unknown type are
-left out, in JSON null.
+``flatten`` returns one value per path, such as ``laneLines[1].y``. Lists of numbers become arrays
+of the schema's type. ``to_plain`` returns dictionaries and lists. Both return every field of the
+schema, with defaults for unset ones, and the active member of each union. Names are those of the
+schema, and enumerants are texts (``#7`` if the schema has no number 7). Pointers of unknown type
+are omitted by ``flatten`` and None in ``to_plain``.
 
-A damaged message is one error, whatever is wrong with it; and since pointers may overlap, so that a
-small damaged message could stand for a huge one, it may not expand beyond ``MAX_BYTES``.
+Any damage in a message raises MessageError. Pointers of a damaged message can overlap, so a small
+message can expand to a huge value; more than ``MAX_BYTES`` is also a MessageError.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cereal.errors import MessageError
 from cereal.schema import DAMAGED, log
 
 Value = bool | int | float | str | bytes | list[str] | list[bytes] | NDArray[Any]
-"""One column of one message: lists of numbers as (n,) arrays of the schema's type."""
+"""The value of one path in one message. Lists of numbers are (n,) arrays of the schema's type."""
 
 DataAs = Literal["length", "base64"]
-"""What stands for a Data field in JSON: ``{"bytes": 12}``, or its bytes as base64 text."""
+"""Representation of a Data field in JSON: ``{"bytes": 12}``, or its bytes as base64 text."""
 
-# A whole message of a camera, 1928x1208 and uncompressed, takes 3.5 MB.
+# Largest expanded size of a message. An uncompressed camera image of 1928x1208 takes 3.5 MB.
 MAX_BYTES = 64 << 20
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -40,43 +40,36 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
     **{name: np.dtype(name) for name in ("float32", "float64")},
 }
-"""Type of the schema -> type of the array's elements."""
+"""Type in the schema -> dtype of array elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type of the schema.
+    """A type in the schema."""
 
-    `kind` is ``number``, ``enum``, ``text``, ``data``, ``struct``, ``list``, ``void`` or ``other``;
-    `dtype` is that of a number, `schema` pycapnp's of a structure.
-    """
-
-    kind: str
-    dtype: np.dtype[Any] | None = None
-    enumerants: tuple[str, ...] = ()
-    schema: Any = None
-    element: Type | None = None
+    kind: str  # number, enum, text, data, struct, list, void or other
+    dtype: np.dtype[Any] | None = None  # of a number
+    enumerants: tuple[str, ...] = ()  # of an enum
+    schema: Any = None  # pycapnp's schema of a struct
+    element: Type | None = None  # element type of a list
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a structure; pycapnp reads it by `key`.
-
-    A field `in_union` exists only while it is the member that is set.
-    """
+    """A field of a structure."""
 
     name: str
-    key: Any
+    key: Any  # pycapnp's handle to read the field
     type: Type
-    in_union: bool
+    in_union: bool  # a union's member, which exists only if it is the active one
 
 
 class Selection:
-    """The wanted fields of a message.
+    """A selection of a message's fields.
 
     Args:
-        paths: as `flatten` names them; a path stands for all below it, and one without indices for
-            all elements: ``laneLines.y``, ``laneLines[1]``, ``action``.
+        paths: Paths as in `flatten`. A path selects everything below it, and a path without indices
+            selects all elements of lists: ``laneLines.y``, ``laneLines[1]``, ``action``.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -87,7 +80,7 @@ class Selection:
             for name in _without_indices(path).split("."):
                 node = node.setdefault(name, {})
             node[""] = {}
-        # A list's own elements have no name: paths of such messages begin with an index.
+        # Paths with indices must match exactly, the others in any element of a list.
         self._exact = [path for path in self.paths if "[" in path]
         self._loose = [path for path in self.paths if "[" not in path]
 
@@ -97,7 +90,7 @@ class Selection:
         return self._tree
 
     def filter(self, values: dict[str, Value]) -> dict[str, Value]:
-        """Return those of the values that are wanted, looking at indices too."""
+        """Return the selected values, taking indices into account."""
         if not self._exact:
             return values
         return {path: value for path, value in values.items() if self._has(path)}
@@ -112,11 +105,11 @@ class Selection:
 def flatten(reader: Any, selection: Selection | None = None) -> dict[str, Value]:
     """Return the fields of a structure by path.
 
-    `reader` is a reader or builder of a structure, such as ``content(event)``. Fields outside the
-    selection are not read.
+    `reader` is pycapnp's reader or builder of a structure, such as ``content(event)``. Only fields
+    in the selection are read.
 
     Raises:
-        MessageError: a pointer inside is damaged, or the message expands beyond ``MAX_BYTES``.
+        MessageError: The message is damaged or expands beyond ``MAX_BYTES``.
     """
     values: dict[str, Value] = {}
     walk = _Flattening(values)
@@ -125,10 +118,10 @@ def flatten(reader: Any, selection: Selection | None = None) -> dict[str, Value]
 
 
 def flatten_message(event: Any, selection: Selection | None = None) -> dict[str, Value]:
-    """Return the content of an Event by path; the paths of lists begin with ``[0]``.
+    """Return the content of an Event by path. If it is a list, paths begin with an index, ``[0]``.
 
     Raises:
-        MessageError: as `flatten`, or the message is newer than the schema.
+        MessageError: As in `flatten`, or the message is newer than the schema.
     """
     values: dict[str, Value] = {}
     walk = _Flattening(values)
@@ -144,10 +137,10 @@ def flatten_message(event: Any, selection: Selection | None = None) -> dict[str,
 def to_plain(reader: Any, data: DataAs = "length") -> dict[str, Any]:
     """Return a structure as nested dictionaries and lists for JSON.
 
-    `data` chooses what represents Data fields.
+    `data` selects the representation of Data fields.
 
     Raises:
-        MessageError: as `flatten`.
+        MessageError: As in `flatten`.
     """
     walk = _Plain(data)
     plain = _guarded(lambda: walk.struct(reader, fields_of(reader.schema)))
@@ -155,10 +148,10 @@ def to_plain(reader: Any, data: DataAs = "length") -> dict[str, Any]:
 
 
 def message_to_plain(event: Any, data: DataAs = "length") -> Any:
-    """Return the content of an Event for JSON: a dictionary, of list messages a list.
+    """Return the content of an Event for JSON: a dictionary, or a list if the message is one.
 
     Raises:
-        MessageError: as `flatten_message`.
+        MessageError: As in `flatten_message`.
     """
     walk = _Plain(data)
 
@@ -170,7 +163,7 @@ def message_to_plain(event: Any, data: DataAs = "length") -> Any:
 
 
 def has_field(service: str, path: str) -> bool:
-    """Return whether messages of a service may have values at a path, whatever its indices."""
+    """Return whether messages of a service can have values at a path, ignoring its indices."""
     kind: Type | None = next(f.type for f in fields_of(log.Event.schema) if f.name == service)
     for name in filter(None, _without_indices(path).split(".")):
         while kind is not None and kind.kind == "list":
@@ -182,7 +175,7 @@ def has_field(service: str, path: str) -> bool:
 
 
 class _Budget:
-    """Counts what has been expanded."""
+    """Limits the size of the expanded values."""
 
     def __init__(self) -> None:
         self._left = MAX_BYTES
@@ -230,13 +223,14 @@ class _Flattening(_Budget):
             self._values[path] = _enumerant(value, kind)
         elif kind.kind == "number":
             self._values[path] = value
-        elif isinstance(value, str | bytes):  # a parameter of a generic structure
+        elif isinstance(value, str | bytes):  # a field whose type is a generic parameter
             self.spend(len(value))
             self._values[path] = value
 
     def _list(self, items: Any, element: Type, path: str, tree: dict[str, Any] | None) -> None:
         count = len(items)
-        # Elements without any bits cost nothing on the wire, so that their number may be anything.
+        # Count at least 8 bytes each: elements without data take no space in the message, so a
+        # damaged one can claim any number of them.
         self.spend(count * (element.dtype.itemsize if element.dtype is not None else 8))
         if element.dtype is not None:
             self._values[path] = np.fromiter(items, element.dtype, count)
@@ -279,7 +273,7 @@ class _Plain(_Budget):
             return _enumerant(value, kind)
         if kind.kind == "number":
             return value
-        # By what it is: a parameter of a generic structure may be either.
+        # Check the value's own type, because a generic parameter can be text or data.
         if isinstance(value, bytes):
             self.spend(len(value))
             if self._data == "length":
@@ -294,7 +288,7 @@ class _Plain(_Budget):
 def _guarded(walk: Callable[[], Any]) -> Any:
     try:
         return walk()
-    # pycapnp says RuntimeError where a message is newer than the schema in ways it did not foresee.
+    # pycapnp raises RuntimeError for some messages that are newer than the schema.
     except (*DAMAGED, RuntimeError) as error:
         lines = str(error).strip().splitlines()
         raise MessageError(
@@ -308,7 +302,7 @@ def _tree_of(selection: Selection | None) -> dict[str, Any] | None:
 
 
 def _member(event: Any) -> Field:
-    """Return the field of Event that is set."""
+    """Return the active member of an Event."""
     name = _active(event)
     for field in fields_of(log.Event.schema):
         if field.in_union and field.name == name:
@@ -317,7 +311,7 @@ def _member(event: Any) -> Field:
 
 
 def _active(reader: Any) -> str | None:
-    """Return the member of the union that is set; None without a union, or if it is newer."""
+    """Return the active member of the union; None if there is no union or the member is newer."""
     try:
         return cast("str", reader._which_str())
     except (*DAMAGED, RuntimeError):
@@ -330,15 +324,15 @@ def _enumerant(value: Any, kind: Type) -> str:
 
 
 def fields_of(schema: Any) -> tuple[Field, ...]:
-    """Return the fields of a structure's schema, those of its union among them."""
+    """Return the fields of a structure's schema, including those of its union."""
     node = schema.node
-    if node.isGeneric:  # its number does not say of what; only initData has such
+    if node.isGeneric:  # its id does not include the parameters; only initData has such types
         return _list_fields(schema)
     return _fields_of(_Schema(node.id, schema))
 
 
 class _Schema:
-    """A structure's schema that compares by its number, as pycapnp's own do not."""
+    """A structure's schema that is compared by its id, unlike pycapnp's."""
 
     def __init__(self, number: int, schema: Any) -> None:
         self.number = number
@@ -368,7 +362,7 @@ def _type_of_field(key: Any) -> Type:
     if key.proto.which() == "group":
         return Type("struct", schema=key.schema)
     kind = key.proto.slot.type
-    # Only these have a schema of their own.
+    # Only these types have a schema.
     schema = key.schema if str(kind.which()) in ("list", "enum", "struct") else None
     return _type_of(kind, schema)
 

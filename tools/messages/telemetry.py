@@ -1,10 +1,10 @@
-"""Car state for a video: a small CSV file, or constants if there is none.
+"""The car's state for a video, from a CSV file or constant.
 
 Columns (header row required): ``t_s,speed_mps`` and optionally ``steering_angle_deg`` (positive to
-the left), ``left_blinker``, ``right_blinker``; ``t_s`` counts from the first video frame. Numbers
-are interpolated between rows, switches hold the last row's value. Before the first row its values
-hold, and after the last row its own. An empty cell or ``nan`` is an unmeasured value, which is
-filled in from the neighbouring rows. The drives in ``tools.drives`` use this module.
+the left), ``left_blinker``, ``right_blinker``. ``t_s`` is the time since the first video frame.
+Numbers are interpolated between rows; a switch has the value of the latest row. Before the first
+and after the last row, the values of that row are used. An empty cell or ``nan`` is an unmeasured
+value and is filled in from the neighboring rows.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tools.lib.given_data import GivenText
 
 logger = logging.getLogger(__name__)
 
-# Without a telemetry file: 20 m/s (72 km/h) straight on, an ordinary highway speed.
+# Speed without a telemetry file: 20 m/s (72 km/h), an ordinary highway speed.
 DEFAULT_SPEED_MPS = 20.0
-# A logger that writes once a second, such as a GPS receiver, may lose one row. A car that brakes
-# hard changes its speed by 15 m/s in 2 s: longer gaps are interpolated with a warning.
+# Longer gaps between rows are interpolated with a warning. In 2 s, a logger that writes once a
+# second can lose one row, and a car that brakes hard changes its speed by 15 m/s.
 MAX_GAP_S = 2.0
 
 REQUIRED_COLUMNS = ("t_s", "speed_mps")
 OPTIONAL_COLUMNS = ("steering_angle_deg", "left_blinker", "right_blinker")
-# Far beyond any time, speed or angle of a car, and well within the messages' float32.
+# Largest accepted number: far beyond any time, speed or angle of a car, but within float32.
 MAX_VALUE = 1e9
-# Ten hours at 100 Hz need less than half of this.
+# Largest accepted file. Ten hours at 100 Hz need less than half of it.
 MAX_BYTES = 256 << 20
 COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
@@ -44,28 +44,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CarSample:
-    """The car at one moment."""
+    """The car's state at one moment."""
 
     speed_mps: float
-    steering_angle_deg: float
+    steering_angle_deg: float  # positive to the left
     left_blinker: bool
     right_blinker: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One measured quantity over time.
+    """One measured quantity over time."""
 
-    Attributes:
-        times_s: (n,) float64, strictly increasing, from the first video frame; n >= 1.
-        values: (n,) float64, finite.
-    """
-
-    times_s: Floats
-    values: Floats
+    times_s: Floats  # (n,) strictly increasing, from the first video frame; n >= 1
+    values: Floats  # (n,) finite
 
     def interpolated(self, time_s: float) -> float:
-        """Return the value at a time; outside the series, the first or last value."""
+        """Return the interpolated value at a time; outside the series, its first or last value."""
         return float(np.interp(time_s, self.times_s, self.values))
 
     def held(self, time_s: float) -> bool:
@@ -74,27 +69,23 @@ class Series:
         return bool(self.values[max(row, 0)])
 
 
-# The default of an unmeasured quantity: 0 at all times.
+# The default of an unmeasured quantity: always 0.
 _STRAIGHT_ON = Series(np.zeros(1), np.zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Car state over time: numbers are interpolated, switches hold their last value.
+    """The car's state over time."""
 
-    All numbers are series; the steering angle is positive to the left, blinkers are 0 or 1.
-    `is_constant`: the same at all times, so it covers any video.
-    """
-
-    name: str
+    name: str  # for messages
     speed_mps: Series
-    steering_angle_deg: Series = _STRAIGHT_ON
-    left_blinker: Series = _STRAIGHT_ON
-    right_blinker: Series = _STRAIGHT_ON
-    is_constant: bool = False
+    steering_angle_deg: Series = _STRAIGHT_ON  # positive to the left
+    left_blinker: Series = _STRAIGHT_ON  # 0 or 1
+    right_blinker: Series = _STRAIGHT_ON  # 0 or 1
+    is_constant: bool = False  # the state never changes, so it covers any video
 
     def at(self, time_s: float) -> CarSample:
-        """Return the car at a time from the first video frame."""
+        """Return the car's state `time_s` after the first video frame."""
         return CarSample(
             speed_mps=self.speed_mps.interpolated(time_s),
             steering_angle_deg=self.steering_angle_deg.interpolated(time_s),
@@ -103,10 +94,10 @@ class Telemetry:
         )
 
     def check_covers(self, video: str, end_s: float) -> None:
-        """Check that the times overlap the video, which ends at `end_s`; warn of gaps.
+        """Check that the times overlap the video, which ends at `end_s`; warn about gaps.
 
         Raises:
-            TelemetryError: no time of the telemetry lies within the video.
+            TelemetryError: No time of the telemetry is within the video.
         """
         if self.is_constant:
             return
@@ -129,7 +120,7 @@ class Telemetry:
                     "first" if text == "starts" else "last",
                 )
         self._warn_of_gaps("speed_mps", self.speed_mps.times_s, end_s)
-        # Columns of one table share their gaps: warn once.
+        # Columns with the same times have the same gaps, so warn only once.
         if not np.array_equal(self.steering_angle_deg.times_s, self.speed_mps.times_s):
             self._warn_of_gaps("steering_angle_deg", self.steering_angle_deg.times_s, end_s)
 
@@ -151,17 +142,17 @@ class Telemetry:
 
 
 def constant_telemetry(speed_mps: float = DEFAULT_SPEED_MPS) -> Telemetry:
-    """Return a car that goes straight on at one speed."""
+    """Return the telemetry of a car that drives straight at a constant speed."""
     speed = Series(np.zeros(1), np.array([speed_mps]))
     return Telemetry("constant car state", speed, is_constant=True)
 
 
 def read_telemetry(path: Path) -> Telemetry:
-    """Read a telemetry CSV.
+    """Read a telemetry CSV file.
 
     Raises:
-        TelemetryError: a column is missing, unknown or empty, a cell is not a number, the times do
-            not increase, or there is no row; the message names the file and the line.
+        TelemetryError: A column is missing, unknown or empty, a cell is not a number, the times do
+            not increase, or there is no row. The message names the file and the line.
     """
     text = GivenText(path, TelemetryError, MAX_BYTES).text()
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
@@ -198,10 +189,10 @@ def read_telemetry(path: Path) -> Telemetry:
 
 
 def measured_series(path: Path, name: str, times_s: Floats, values: Floats) -> Series:
-    """Return the measured samples of a quantity: (n,) values at (n,) rising times, NaN left out.
+    """Return the series of (n,) values at (n,) increasing times, without NaN values.
 
     Raises:
-        TelemetryError: every value is NaN, or one exceeds MAX_VALUE.
+        TelemetryError: Every value is NaN, or one exceeds MAX_VALUE.
     """
     if (np.abs(values) > MAX_VALUE).any():
         raise TelemetryError(
@@ -236,7 +227,7 @@ def _parse_row(path: Path, line: int, header: Sequence[str], cells: Sequence[str
     values = dict.fromkeys(COLUMNS, 0.0)
     for name, cell in zip(header, cells, strict=True):
         value = _parse_number(cell.strip())
-        # A row needs a time; any other value may be missing.
+        # Each row needs a time; any other value can be missing.
         if value is None or not (abs(value) <= MAX_VALUE or (math.isnan(value) and name != "t_s")):
             raise TelemetryError(
                 f"{path}: line {line}: column {name}: expected a finite number of at most "

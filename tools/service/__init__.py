@@ -1,1 +1,1 @@
-"""The daemon seen from outside: its health on the bus, its settings as options, its store."""
+"""Helpers of commands about a daemon: its health, its settings as options, its models."""

@@ -1,7 +1,7 @@
-"""Carries messages unchanged from one bus to another: between rings, sockets and queues.
+"""Forwards messages unchanged from one bus to another, such as from shared memory to TCP.
 
-It subscribes to a service only while somebody listens to it on the other side: on rings each
-subscription takes one of 15 places. Called by ``tools.commands.bridge``.
+A `Bridge` subscribes to a service only while the other bus has a subscriber for it, because a
+shared-memory ring has only 15 places for subscribers.
 """
 
 from __future__ import annotations
@@ -18,34 +18,30 @@ from cereal.transport.base import Publisher, Subscriber, Transport
 
 logger = logging.getLogger(__name__)
 
-# Interval of checks for listeners, and how soon a signal is noticed.
+# Interval of checks for subscribers, and the longest delay until a signal is noticed.
 LOOK_MS: Final = 100
-# Messages of one service per round, so that a fast one does not hold up the others.
+# The most messages of one service per round, so a fast service does not delay the others.
 ROUND_MESSAGES: Final = 50
-# How often it is looked for sockets that may not be used, and for rings that were replaced.
+# Interval of checks for sockets without permission and for replaced rings, in seconds.
 _CHECK_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class Lane:
-    """One service on its way; without a listener there is no subscriber.
-
-    `dropped` messages have a size that the other side does not carry, `lost` counts how often
-    messages were gone before they were taken.
-    """
+    """The forwarding of one service."""
 
     service: str
-    publisher: Publisher
-    subscriber: Subscriber | None = None
-    messages: int = 0
-    dropped: int = 0
-    lost: int = 0
+    publisher: Publisher  # on the target
+    subscriber: Subscriber | None = None  # on the source; None while the target has no subscriber
+    messages: int = 0  # number of forwarded messages
+    dropped: int = 0  # number of messages of a size that the target does not support
+    lost: int = 0  # number of times that messages were overwritten before they were read
 
     def pass_on(self) -> None:
-        """Send what has come, up to `ROUND_MESSAGES`.
+        """Forward the messages that have arrived, up to `ROUND_MESSAGES`.
 
         Raises:
-            TransportError: Somebody else publishes the service now.
+            TransportError: Another publisher has taken over the service.
         """
         for _ in range(ROUND_MESSAGES):
             data = None if self.subscriber is None else self.subscriber.receive()
@@ -61,23 +57,28 @@ class Lane:
                 self.messages += 1
 
     def stop_listening(self) -> None:
-        """Give the subscription up."""
+        """Close the subscriber, if any."""
         if self.subscriber is not None:
             self.lost += self.subscriber.lost
             self.subscriber.close()
             self.subscriber = None
 
     def close(self) -> None:
-        """Give both ends up."""
+        """Close subscriber and publisher."""
         self.stop_listening()
         self.publisher.close()
 
 
 class Bridge:
-    """Takes services of one transport to another, in their order and byte by byte.
+    """Forwards services from the transport `source` to `target`.
 
-    Both transports stay the caller's. With `leave_out` it omits services that have a publisher on
-    the target. `given_up` are services that another publisher has taken over.
+    The messages of a service keep their order and their bytes. The caller closes the transports.
+    With `leave_out`, services that already have a publisher on the target are omitted.
+
+    Attributes:
+        lanes: The forwarded services.
+        left_out: Services omitted because of `leave_out`.
+        given_up: Services that another publisher has taken over.
 
     Raises:
         TransportError: A service cannot be published on the target; with `leave_out`: none can.
@@ -112,7 +113,7 @@ class Bridge:
         self._looked_s = self._checked_s = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Carry messages until an event is set.
+        """Forward messages until `stop` is set.
 
         Raises:
             TransportError: The last service was taken over.
@@ -121,7 +122,7 @@ class Bridge:
             self.step(LOOK_MS)
 
     def step(self, timeout_ms: int) -> None:
-        """Wait for messages and send them on: one round.
+        """Do one round: wait for messages and forward them.
 
         Raises:
             TransportError: The last service was taken over.
@@ -142,7 +143,7 @@ class Bridge:
                 self._give_up(lanes[end], error)
 
     def look(self) -> None:
-        """Subscribe to what somebody listens to now, and to nothing else.
+        """Subscribe to the services that have a subscriber on the target; drop the others.
 
         Raises:
             TransportError: The last service was taken over.
@@ -157,7 +158,7 @@ class Bridge:
                 self._give_up(lane, error)
 
     def close(self) -> None:
-        """Give all ends up; the transports stay open."""
+        """Close all publishers and subscribers, but not the transports."""
         for lane in self._carried:
             lane.close()
         self._carried.clear()

@@ -1,7 +1,7 @@
-"""A daemon's health: heard on the bus, judged, and as text for a person.
+"""Receives the daemons' health messages, finds problems in them and formats them as text.
 
-The text is aligned, with quantiles of the daemon's histograms, and in colours where they can be
-seen.
+`HealthEar` receives the messages, `problems_of` judges one, and `health_text` formats one as an
+aligned text with quantiles of the stage times, in color on a terminal.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from tools.messages.message_values import to_plain
 logger = logging.getLogger(__name__)
 
 Health = Mapping[str, Any]
-"""A ModeldHealth as nested plain values, by the names of health.capnp."""
+"""A ModeldHealth message as nested plain values, with the names of health.capnp."""
 
-# A daemon that runs publishes every 50 ms; after so long without, whoever listens has given up.
+# Time without publications after which a running daemon is unhealthy. It publishes every 50 ms, and
+# its subscribers give up before this.
 SILENT_S = 1.0
 WAITING = frozenset({Phase.WAITING_CAMERA, Phase.WAITING_CAR})
-# What is no fault while there is no camera.
+# Faults that are normal while there is no camera.
 WITHOUT_CAMERA = frozenset({Fault.NO_FRAME, Fault.CAMERA_LOST})
 
 SERVICES = tuple(HEALTH_SERVICES.values())
-# How soon a signal is noticed.
+# Longest delay until a signal is noticed.
 POLL_MS = 100
-# Of two daemons the second speaks within a second of the first.
+# Longest wait for a second daemon after the first. Each sends its health once a second.
 OTHER_S = 1.2
 
 GREEN, YELLOW, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
@@ -45,10 +46,10 @@ _SHA_DIGITS = 12
 
 
 def problems_of(health: Health) -> list[str]:
-    """Return the problems of a daemon, one line each; empty: it is healthy.
+    """Return the problems of a daemon, one line each; an empty list if it is healthy.
 
-    Healthy is one that publishes valid messages, or waits for cameras or for the car; that uses its
-    own model, and has seen no fault lately.
+    A healthy daemon publishes valid messages or waits for cameras or the car, does not use its
+    fallback model, and has had no recent faults.
     """
     found = []
     phase = health["phase"]
@@ -84,10 +85,11 @@ def _problems_of_running(health: Health) -> list[str]:
 
 
 def quantile_ms(bounds_ms: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """Return an estimate of a quantile: within its bucket durations count as spread evenly.
+    """Return an estimate of a quantile of a histogram, assuming uniform distribution in buckets.
 
-    `bounds_ms` are upper bounds of all but the last bucket; `share` of the durations, 0 to 1, are
-    smaller. Without durations it is None, beyond the largest bound that bound.
+    `bounds_ms` are the upper bounds of all buckets except the last. `share`, 0 to 1, is the share
+    of durations below the quantile. Returns None without durations, and the largest bound for a
+    quantile in the last bucket.
     """
     total = sum(counts)
     if not total:
@@ -101,7 +103,10 @@ def quantile_ms(bounds_ms: Sequence[float], counts: Sequence[int], share: float)
 
 
 def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]:
-    """Return name, counts and sum of each stage, less those of `earlier`, of the same process."""
+    """Return name, counts and sum of each stage since `earlier`.
+
+    If `earlier` is None or from another process, they are counted since the start.
+    """
     if earlier is None or earlier["processId"] != health["processId"]:
         return [dict(stage) for stage in health["stages"]]
     old = {stage["name"]: stage for stage in earlier["stages"]}
@@ -117,7 +122,7 @@ def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]
 
 
 class HealthEar:
-    """Listens to health messages; the caller closes the transport, `stop` ends it early."""
+    """Receives health messages. `stop` ends a wait early. The caller closes the transport."""
 
     def __init__(self, transport: Transport, stop: Event) -> None:
         self._transport = transport
@@ -127,9 +132,10 @@ class HealthEar:
         }
 
     def listen(self, timeout_s: float, expected: Collection[str] = SERVICES) -> dict[str, Health]:
-        """Return the next message of each daemon that speaks; empty: none did in time.
+        """Return the next message of each daemon, by service; an empty dictionary after a timeout.
 
-        `timeout_s` is the longest wait for the first one; all of `expected` are enough.
+        `timeout_s` is the longest wait for the first message. The wait ends early when all services
+        in `expected` have sent one.
         """
         heard: dict[str, Health] = {}
         deadline = monotonic() + timeout_s
@@ -161,13 +167,13 @@ def _health_of(name: str, data: bytes) -> Health | None:
 
 
 class Painter:
-    """Colours text, or leaves it as it is."""
+    """Colors text if `is_coloured`, else returns it unchanged."""
 
     def __init__(self, *, is_coloured: bool) -> None:
         self._is_coloured = is_coloured
 
     def paint(self, text: str, *colours: str) -> str:
-        """Return a text in colours."""
+        """Return a text with the escape sequences of colors."""
         return f"{''.join(colours)}{text}{PLAIN}" if self._is_coloured and colours else text
 
 
@@ -179,10 +185,10 @@ def health_text(
     painter: Painter,
     models: str | None = None,
 ) -> str:
-    """Return the state of one daemon, several lines.
+    """Return the health of one daemon as several lines of text.
 
-    Times of stages count from `earlier`, without it from the daemon's start. `models` are the
-    selected and the running ones, None if unknown.
+    Stage times are counted since the message `earlier`, or since the daemon's start. `models` is
+    the text of `running_models.comparison`, None if unknown.
     """
     state = painter.paint("healthy", BOLD, GREEN)
     if problems:
@@ -219,7 +225,7 @@ def health_text(
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in two units: "3 h 05 min"."""
+    """Return a duration in up to two units, such as "3 h 05 min"."""
     whole = int(seconds)
     if whole < 60:
         return f"{seconds:.1f} s"

@@ -1,7 +1,7 @@
-"""Options of commands about a daemon: those that open its bus, and those of its settings.
+"""Command line options for a daemon's bus and settings.
 
-The bus has an address, and the stack of its names and ports. The options of settings are made from
-the settings' descriptions.
+The bus is given by its addresses and by the driving stack, which defines service names and ports.
+The options of settings are generated from the settings' descriptions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from modeld.service.config_sources import Given
 from modeld.service.settings import Setting
 
 DEFAULT_BUS: Final = "tcp://127.0.0.1"
-# Options and their help: the command's own end of the bus first, then that of the daemons.
+# Options and their help texts: the command's own address first, then the daemons'.
 _HEARS: Final = {
     "--subscribe": "where to listen (that of --bus)",
     "--publish": "where the daemons publish, if that is elsewhere (that of --subscribe)",
@@ -33,7 +33,7 @@ _SENDS: Final = {
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whose names and ports the bus has; without them those of the default stack."""
+    """Declare the options that select the stack, which defines the bus's names and ports."""
     parser.add_argument(
         "--stack",
         choices=STACKS,
@@ -48,7 +48,10 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -> None:
-    """Declare the bus of a command that listens, or of one that sends what the daemons hear."""
+    """Declare the bus options of a command that subscribes to daemons.
+
+    With `sends`, the command publishes to the daemons instead.
+    """
     parser.add_argument(
         "--bus",
         default=DEFAULT_BUS,
@@ -69,7 +72,7 @@ def add_bus_arguments(parser: argparse.ArgumentParser, *, sends: bool = False) -
 
 
 def take_bus_of(args: argparse.Namespace, config: Config) -> None:
-    """Let the settings of a daemon say what no option of `add_bus_arguments` did."""
+    """Take bus options that were not given from the settings of a daemon."""
     named = args.subscribe or args.publish or args.bus != DEFAULT_BUS
     if not named:
         args.publish, args.subscribe = config.addresses
@@ -79,7 +82,7 @@ def take_bus_of(args: argparse.Namespace, config: Config) -> None:
 
 
 def stack_of(args: argparse.Namespace) -> Stack:
-    """Return the stack that was asked for."""
+    """Return the requested stack, else the default one."""
     stack = STACKS[args.stack or DEFAULT_STACK.name]
     return replace(stack, hash_name=args.port_hash) if args.port_hash else stack
 
@@ -97,17 +100,17 @@ def open_bus(args: argparse.Namespace) -> Transport:
     """Open the requested bus.
 
     Raises:
-        TransportError: an address has another form.
+        TransportError: An address is malformed.
     """
     prefix = environment_prefix()
     return bus.open_bus(addresses_of(args), stack_of(args), prefix=prefix, keys=args.bus_keys)
 
 
 def open_camera_server(args: argparse.Namespace) -> CameraServer:
-    """Return the cameras at the requested address; nothing is connected yet.
+    """Return the cameras at the requested address, without connecting to them.
 
     Raises:
-        FrameError: the address is none.
+        FrameError: The address is malformed.
     """
     prefix = environment_prefix()
     return open_cameras(args.camera_server, stack_of(args), prefix=prefix)
@@ -117,7 +120,7 @@ def open_camera_server(args: argparse.Namespace) -> CameraServer:
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare --config, the options of settings, and --set for all others."""
+    """Declare --config, the options of settings, and --set for settings without an option."""
     parser.add_argument("--config", type=Path, metavar="TOML", help="settings file")
     for setting in SETTINGS.values():
         name, _, placeholder = (setting.doc.option or "").partition(" ")
@@ -137,7 +140,10 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_given(args: argparse.Namespace) -> list[Given]:
-    """Return the settings from options, in the order of increasing weight: -v, options, --set."""
+    """Return the settings given as options, in order of increasing priority.
+
+    The order is -v and -q, options of settings, --set.
+    """
     found = []
     if args.verbosity < 0:
         found.append(Given("log_level", "error", "-q"))
@@ -161,7 +167,7 @@ def _dest(setting: Setting) -> str:
 
 def _help(setting: Setting) -> str:
     text = setting.doc.text.rstrip(".")
-    if text.split()[0][1:].islower():  # no name such as OpenCL
+    if text.split()[0][1:].islower():  # the first word is not a name such as OpenCL
         text = text[0].lower() + text[1:]
     if setting.doc.choices:
         text += f": {', '.join(setting.doc.choices)}"

@@ -1,4 +1,8 @@
-"""Which models of a store run, by the daemons' messages, and which are selected."""
+"""Determines which models the daemons on the bus are running, and which the store has selected.
+
+It also has the self-test for models that are added to the store, and the check that the car is
+parked before models are changed.
+"""
 
 from __future__ import annotations
 
@@ -25,43 +29,43 @@ from modeld.store.records import Selected
 from runtime.run.selftest import self_test as self_test_program
 from tools.service.health import SERVICES, Health, HealthEar
 
-# A daemon says once a second how it is.
+# Longest wait for health messages, which a daemon sends once a second.
 LISTEN_S = 1.3
-# On this machine: who listens answers at once.
+# Timeout of a connection to a port on this machine.
 PROBE_S = 0.2
 
 
 @dataclass(frozen=True)
 class Run:
-    """A daemon's model: its role, and NAME@VERSION or the file of one that is not in the store."""
+    """The model that a daemon is running."""
 
-    role: str
-    model: str
+    role: str  # "driving", "fallback" or "monitoring"
+    model: str  # NAME@VERSION if it is in the store, else its path
     in_store: bool
 
 
 def open_transport(config: Config) -> Transport | None:
-    """Open the bus of the settings, None where there can be nobody.
+    """Open the bus of the settings; return None if no process can be on it.
 
     Raises:
-        TransportError: an address has another form.
+        TransportError: An address is malformed.
     """
     there = [address for address in config.addresses if _is_there(address)]
     if not there:
         return None
-    # Who cannot be heard at the one is asked for at the other.
+    # If the directory of one address does not exist, use the other address for both.
     addresses = Addresses(*(one if one in there else there[0] for one in config.addresses))
     return open_bus(addresses, config.bus_stack, prefix=config.prefix, keys=config.bus_keys)
 
 
 def _is_there(address: str) -> bool:
-    """Tell whether there may be a publisher: in a directory that nobody has made there is none."""
+    """Return whether there can be publishers: False if the address is a missing directory."""
     directory = BusAddress.parse(address).directory
     return directory is None or directory.exists()
 
 
 def _has_daemon(config: Config) -> bool:
-    """Tell whether a daemon may be there, so that nobody who is known not to be is waited for."""
+    """Return whether a daemon may be on the bus, to avoid waiting if there is certainly none."""
     address = BusAddress.parse(config.addresses.publish)
     if address.prefix is not None or (address.directory is None and address.leaves_machine):
         return True
@@ -81,10 +85,10 @@ def _answers(end: str) -> bool:
 
 
 def running_models(store: ModelStore, config: Config) -> list[Run]:
-    """Return the models that daemons on the bus report within 1.3 s.
+    """Return the models that daemons on the bus report within `LISTEN_S`.
 
     Raises:
-        TransportError: as `open_transport`.
+        TransportError: As in `open_transport`.
     """
     transport = open_transport(config) if _has_daemon(config) else None
     if transport is None:
@@ -97,14 +101,14 @@ def running_models(store: ModelStore, config: Config) -> list[Run]:
 
 
 def run_of(store: ModelStore, health: Health) -> Run:
-    """Return the model of a daemon from its health message."""
+    """Return the model in a daemon's health message."""
     role = "fallback" if health["isFallback"] else health["kind"]
     model = version_at(store, Path(health["model"]))
     return Run(role, str(model or health["model"]), in_store=model is not None)
 
 
 def comparison(store: ModelStore, selection: Mapping[str, Selected], health: Health) -> str:
-    """Return what is selected for the role that a daemon has, and what it runs, for a person."""
+    """Return a text with the model selected for a daemon's role and the model that it runs."""
     run = run_of(store, health)
     selected = selection.get(run.role, Selected()).current
     if selected is None:
@@ -113,14 +117,14 @@ def comparison(store: ModelStore, selection: Mapping[str, Selected], health: Hea
 
 
 def roles_of(model: str, runs: Collection[Run]) -> list[str]:
-    """Return the roles that a model version runs for."""
+    """Return the roles in which daemons run a model version of the store."""
     return [run.role for run in runs if run.in_store and run.model == model]
 
 
 def self_test_on(device: str | None) -> SelfTest:
-    """Return a function that loads an artifact on a device and runs it.
+    """Return a function that loads an artifact on a device and runs its self-test.
 
-    It raises ModeldError or RuntimeFault, in one line that names the artifact.
+    The function raises ModeldError or RuntimeFault, with one line that names the artifact.
     """
 
     def self_test(path: Path) -> None:
@@ -138,42 +142,42 @@ def self_test_on(device: str | None) -> SelfTest:
 
 
 _DEVICE: Final = "deviceState"
-# What a daemon that has frames publishes 20 times a second.
+# Outputs that a daemon with frames publishes 20 times a second.
 _OUTPUTS: Final = ("modelV2", "driverStateV2")
-# Three messages of deviceState at its 2 Hz, and the time that ZeroMQ takes to connect.
+# Time for ZeroMQ to connect, and for three messages of deviceState at 2 Hz.
 ANSWER_S: Final = 1.6
 
 
 def why_not_parked(transport: Transport, timeout_s: float = ANSWER_S) -> str:
-    """Return the evidence that the car drives, as a phrase; "" if it is parked.
+    """Return why the car does not count as parked, as a phrase; "" if it is parked.
 
-    It drives while deviceState reports started, or a daemon publishes outputs. It is parked if
-    nobody publishes for `timeout_s`; without permission to listen the answer is unknown.
+    It is driving if deviceState reports started, or if a daemon publishes outputs. If there are no
+    messages for `timeout_s`, it is parked. Without permission to subscribe, the state is unknown.
     """
     device = transport.subscriber(_DEVICE, conflate=True)
     outputs = {name: transport.subscriber(name, conflate=True) for name in _OUTPUTS}
     ends = [device, *outputs.values()]
     try:
         for service, reason in transport.refused().items():
-            return f"nobody can tell, as {service} may not be received ({reason})"
+            return f"unknown, because {service} cannot be received ({reason})"
         deadline = time.monotonic() + timeout_s
         while (remaining_s := deadline - time.monotonic()) > 0:
-            # Rounded up, so that the last millisecond is not spent in turns.
+            # Round up, to avoid busy waiting in the last millisecond.
             if not transport.wait(ends, int(remaining_s * 1000) + 1):
                 break
             for name, output in outputs.items():
                 if output.receive() is not None:
                     return f"a daemon publishes {name}"
-            if _says_started(device):
-                return f"{_DEVICE} says that it is started"
+            if _reports_started(device):
+                return f"{_DEVICE} reports started"
     finally:
         for end in ends:
             end.close()
     return ""
 
 
-def _says_started(device: Subscriber) -> bool:
-    """Return the newest message's answer; False without one, or if it is damaged."""
+def _reports_started(device: Subscriber) -> bool:
+    """Return whether the newest message reports started; False without an undamaged message."""
     data = device.receive()
     if data is None:
         return False

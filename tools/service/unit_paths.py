@@ -1,4 +1,8 @@
-"""What a unit of the daemon cannot see or start: paths that its sandbox hides, or that are none."""
+"""Finds paths in a systemd unit that its sandbox hides or that cannot be started.
+
+``modeld install-unit`` warns about them. For example, ``ProtectHome=yes`` hides a program below
+``/home``. For a script, its interpreter is checked, too.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-# What systemd hides from a unit, by the setting that does it.
+# Setting of a unit -> directories that systemd hides because of it.
 HIDDEN = {
     "ProtectHome=yes": (Path("/home"), Path("/root"), Path("/run/user")),
     "PrivateTmp=yes": (Path("/tmp"), Path("/var/tmp")),  # noqa: S108 - none is written to
 }
-# Of a script that is run by a script, and so on.
+# The most interpreters followed, if a script's interpreter is itself a script.
 MAX_STEPS = 8
 _SHEBANG_BYTES = 256
 
@@ -19,10 +23,13 @@ _SHEBANG_BYTES = 256
 def unit_warnings(
     command: Path, settings: str, places: Mapping[str, Path], *, is_here: bool
 ) -> Iterator[str]:
-    """Yield the paths that a unit cannot start or see, one line each.
+    """Yield one line for each path that a unit cannot start or see.
 
-    `settings` are its lines, `places` directories that it reads, by their options. Of a unit for
-    another machine only facts of its paths are known.
+    Args:
+        command: The program that the unit starts.
+        settings: The lines of the unit.
+        places: Directories that the unit reads, by option.
+        is_here: The unit is for this machine, so the program itself is checked, too.
     """
     reason = hidden_by(command, settings)
     problem = f"the unit does not see it: {reason}" if reason else ""
@@ -37,7 +44,7 @@ def unit_warnings(
 
 
 def hidden_by(path: Path, settings: str) -> str:
-    """Return what hides an absolute path from a unit, as "ProtectHome=yes hides /home", or ""."""
+    """Return why a unit cannot see a path, such as "ProtectHome=yes hides /home", or ""."""
     for setting, places in HIDDEN.items():
         for place in places:
             if setting in settings.splitlines() and path.is_relative_to(place):
@@ -45,8 +52,8 @@ def hidden_by(path: Path, settings: str) -> str:
     return ""
 
 
-def what_starts(command: Path) -> Iterator[Path]:
-    """Yield a program, the file that its links lead to, and the same of what runs its script."""
+def started_files(command: Path) -> Iterator[Path]:
+    """Yield a program and the target of its links; if it is a script, also its interpreter's."""
     for _ in range(MAX_STEPS):
         yield command
         resolved = command.resolve()
@@ -59,8 +66,8 @@ def what_starts(command: Path) -> Iterator[Path]:
 
 
 def start_problem(command: Path, settings: str) -> str:
-    """Return why a unit cannot start a program of this machine, in a phrase; "" if it can."""
-    for path in what_starts(command):
+    """Return why a unit cannot start a program of this machine, as a phrase; "" if it can."""
+    for path in started_files(command):
         what = "" if path == command else f" {path}, which it needs:"
         if reason := hidden_by(path, settings):
             return f"the unit does not see{what or ' it:'} {reason}"

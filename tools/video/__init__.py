@@ -1,1 +1,1 @@
-"""Video files as camera frames."""
+"""Reads video files as camera frames."""

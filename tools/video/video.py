@@ -1,8 +1,8 @@
-"""Video files as NV12 camera frames, as a player shows them: every tool opens videos here.
+"""Reads video files as NV12 camera frames, for all tools.
 
-Pictures are upright, edit lists are followed, covers are no films, times are those of the file.
-Pixels stay as they were coded: where they are not square, `VideoInfo.pixel_aspect` says so. What
-precedes damage is kept.
+Frames appear as in a video player: rotation and edit lists are applied, and cover pictures are
+ignored. Times are those of the file. Pixels are not resampled; `VideoInfo.pixel_aspect` gives their
+shape. If a file is damaged, the frames before the damage are returned.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tools.video.video_decoder import (
     orientation_of,
 )
 
-# --- Entering a video at a frame --------------------------------------------------------------
-# The container's table says where to enter a video. Frames are numbered as shown, packets as
-# decoded. At a key frame both counts are the same, unless a later picture is shown before it.
-# Otherwise, or with an incomplete table, the number of a frame is unknown.
+# --- Seeking to a frame -----------------------------------------------------------------------
+# The container's index gives the position of key frames. Frames are numbered in order of display,
+# packets in order of decoding. At a key frame both numbers are equal, unless a later picture is
+# shown before it. In that case, or if the index is incomplete, the number of a frame is unknown.
 
 
 class SeekingDecoder:
-    """A second decoder of a video, which begins at a chosen frame.
+    """A second decoder of a video that starts at a chosen frame.
 
     Raises:
-        VideoError: there is no video in the file.
+        VideoError: The file has no video.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,12 +51,12 @@ class SeekingDecoder:
         self._decoder.close()
 
     def pictures(self, first: int) -> Iterator[Any] | None:
-        """Return PyAV's pictures from a number on, to the end or the first damage.
+        """Return PyAV's pictures from number `first` to the end or the first damage.
 
-        None if the table does not tell which picture that is.
+        Returns None if the number of a picture cannot be determined from the index.
         """
         decoder = self._decoder
-        # Other containers list key frames only.
+        # The index of other containers has key frames only.
         entries = [*decoder.stream.index_entries] if decoder.is_iso else []
         if any(one.is_discard or not one.size for one in entries):
             return None
@@ -69,7 +69,10 @@ class SeekingDecoder:
         return None if group is None else self._from(group, first - keys[-1])
 
     def _group(self, timestamp: int, length: int) -> list[Any] | None:
-        """Return the packets from a key frame to the next; None where they are not as expected."""
+        """Return the packets of a key frame and its successors; None if they are not as expected.
+
+        `timestamp` and `length` are those in the index, up to the next key frame.
+        """
         container, stream = self._decoder.container, self._decoder.stream
         container.seek(timestamp, stream=stream)
         self._packets = (one for one in container.demux(stream) if one.size)
@@ -81,7 +84,7 @@ class SeekingDecoder:
         return group
 
     def _from(self, group: list[Any], skipped: int) -> Iterator[Any]:
-        """Yield pictures, but for some at the begin, up to the first damage."""
+        """Yield the pictures of a group and its successors, up to damage; omit the first ones."""
         for count, picture in enumerate(self._decoded(chain(group, self._packets))):
             if picture.is_corrupt:
                 return
@@ -100,55 +103,46 @@ class SeekingDecoder:
 
 logger = logging.getLogger(__name__)
 
-# Without timestamps in the file, frames are taken to come at this rate (comma cameras, 20 Hz).
+# Assumed frame rate if the file has no timestamps: that of comma cameras.
 FALLBACK_FPS = 20.0
-# Elementary streams have no timestamps; FFmpeg makes some up, at 25 frames/s.
+# Elementary streams have no timestamps; FFmpeg invents some at 25 frames/s.
 UNTIMED_FORMATS = frozenset({"hevc", "h264"})
-# Times are rounded to a container's units, often milliseconds; beyond this the rate varies.
+# Above this ratio of frame intervals, the rate varies. Rounding to the container's time unit, often
+# milliseconds, also makes them differ.
 STEADY_RATIO = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What is known of a video once its first picture is decoded.
-
-    Attributes:
-        width, height: luma columns and rows in pixels, as shown, even.
-        frame_count: frames that the container's index shows; 0 where it has none.
-        last_time_s: time of the last frame from the first, at most; None where nothing tells.
-        pixel_aspect: width of a pixel over its height, as shown.
-        notes: what had to be done for pictures as a player shows them; one thing each.
-        cut: where the file is cut off; "" where it is not, as far as it tells.
-    """
+    """Properties of a video that are known once its first picture is decoded."""
 
     path: Path
-    width: int
-    height: int
+    width: int  # displayed width in pixels, even
+    height: int  # displayed height in pixels, even
     fps: float
-    frame_count: int
-    last_time_s: float | None
-    pixel_aspect: float = 1.0
-    notes: tuple[str, ...] = ()
-    cut: str = ""
+    frame_count: int  # number of displayed frames in the container's index; 0 if it has none
+    last_time_s: float | None  # upper bound of the time from first to last frame; None if unknown
+    pixel_aspect: float = 1.0  # displayed width of a pixel divided by its height
+    notes: tuple[str, ...] = ()  # unusual properties, such as a rotation; one text each
+    cut: str = ""  # where the file is truncated; "" if it is not, as far as known
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFrame:
     """One decoded picture.
 
-    `index` and `time_s` are in presentation order, from the first frame; luma is (height, width)
-    uint8, chroma (height/2, width) with U and V interleaved.
+    Frames are numbered and timed in order of display, from the first frame.
     """
 
     index: int
     time_s: float
-    luma: NDArray[np.uint8]
-    chroma: NDArray[np.uint8]
+    luma: NDArray[np.uint8]  # (height, width)
+    chroma: NDArray[np.uint8]  # (height / 2, width), U and V interleaved
 
     def write_nv12(self, target: NDArray[np.uint8], layout: FrameFormat) -> None:
-        """Write the picture into a padded NV12 buffer.
+        """Write the picture into a padded NV12 buffer without changing its padding bytes.
 
-        `target` (>= layout.payload_bytes,) uint8 is modified except for its padding bytes.
+        `target` is uint8 with at least ``layout.payload_bytes``.
         """
         write_planes(self.luma, self.chroma, target, layout)
 
@@ -159,7 +153,7 @@ def write_planes(
     target: NDArray[np.uint8],
     layout: FrameFormat,
 ) -> None:
-    """Copy (height, width) luma and (height/2, width) interleaved chroma into padded NV12 rows."""
+    """Copy luma, (height, width), and chroma, (height / 2, width), into a padded NV12 buffer."""
     luma_rows, chroma_rows = read_planes(target, layout)
     luma_rows[...] = luma
     chroma_rows[...] = chroma
@@ -168,9 +162,9 @@ def write_planes(
 def read_planes(
     data: NDArray[np.uint8], layout: FrameFormat
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return (height, width) luma and (height/2, width) interleaved chroma of padded NV12 rows.
+    """Return luma, (height, width), and interleaved chroma, (height / 2, width), of an NV12 buffer.
 
-    The results are views of `data`, (>= layout.payload_bytes,) uint8.
+    The results are views of `data`, uint8 with at least ``layout.payload_bytes``.
     """
     height, width, stride = layout.height, layout.width, layout.stride
     rows = data[: stride * height].reshape(height, stride)
@@ -183,11 +177,11 @@ class Video:
     """An open video; iterate ``frames()`` once.
 
     Attributes:
-        info: see there.
-        damage: why the frames ended too early, in one line; "" where they did not, or not yet.
+        info: Properties of the video.
+        damage: Why the frames ended too early, in one line; "" if they did not, or not yet.
 
     Raises:
-        VideoError: the file is no video, or nothing in it can be decoded or followed.
+        VideoError: The file is not a video, or it cannot be decoded or displayed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,15 +209,15 @@ class Video:
         self.close()
 
     def close(self) -> None:
-        """Release the decoder; further frames cannot be read."""
+        """Release the decoder; no more frames can be read."""
         self._decoder.close()
         if self._seeking is not None:
             self._seeking.close()
 
     def frames_from(self, first: int) -> Iterator[VideoFrame] | None:
-        """Return the frames from a number on without decoding all that precede, up to a damage.
+        """Return the frames from number `first` on, up to the first damage, by seeking.
 
-        None if the container's table does not tell which frame that is.
+        Returns None if the number of a frame cannot be determined from the container's index.
         """
         if self._seeking is not None:
             self._seeking.close()
@@ -242,18 +236,18 @@ class Video:
             yield VideoFrame(number, time_s, *nv12_planes(picture, self._orientation))
 
     def frames(self) -> Iterator[VideoFrame]:
-        """Yield every picture in presentation order, up to the first damage.
+        """Yield every frame in order of display, up to the first damage.
 
-        What is missing or damaged is a line in our own log, and in ``damage``.
+        Missing or damaged data is logged in one line, which is also in ``damage``.
 
         Raises:
-            PictureSizeError: the pictures change their size; those before were yielded.
+            PictureSizeError: The pictures change their size; those before have been yielded.
         """
         info, size = self.info, (self._first.width, self._first.height)
         base = self._decoder.stream.time_base
         start_s: float | None = None
         decoded, time_s, shift_s = 0, 0.0, 0.0
-        for is_anew, picture in chain([(False, self._first)], self._pictures):
+        for is_restart, picture in chain([(False, self._first)], self._pictures):
             if picture.is_corrupt:
                 self._end(decoded, "a damaged picture")
                 return
@@ -268,10 +262,10 @@ class Video:
                 stamp_s = decoded / info.fps
             if start_s is None:
                 start_s = stamp_s
-            elif is_anew:
+            elif is_restart:
                 shift_s = start_s + time_s + 1.0 / info.fps - stamp_s
                 logger.warning(
-                    "%s: frame %d: times begin anew, as where streams are joined; they go on one "
+                    "%s: frame %d: times restart, as at a joint of streams; they continue one "
                     "frame interval after %.3f s",
                     *(info.path, decoded, time_s),
                 )
@@ -311,7 +305,7 @@ class Video:
             raise VideoError(
                 f"{self._path}: expected pictures of {picture.width}x{picture.height} that are "
                 f"shown turned by quarter turns, found by {picture.rotation} degrees; turn the "
-                "video and write it anew"
+                "video and re-encode it"
             )
         return orientation
 
@@ -329,7 +323,8 @@ class Video:
         rate = (stream.average_rate or stream.guessed_rate) if self._is_timed else None
         fps = float(rate) if rate else FALLBACK_FPS
         index = decoder.index()
-        # The table of AVI stands at its end, that of fragments is not all in one place.
+        # The index of an AVI is at its end, so it is missing in a truncated file. That of a
+        # fragmented file is distributed over the file.
         is_whole = not (extent.is_fragmented or (extent.is_cut and not decoder.is_iso))
         times_s = index.times_s if index is not None and is_whole else np.zeros(0)
         notes = [decoder.note] if decoder.note else []
@@ -348,13 +343,13 @@ class Video:
         if steps_s.size and steps_s.max() > STEADY_RATIO * steps_s.min():
             notes.append("frames at varying intervals")
             if not decoder.is_iso:
-                # AVI knows one rate, and leaves out what does not follow it.
+                # AVI has a single rate and omits frames that do not follow it.
                 fps = steps_s.size / float(times_s[-1] - times_s[0])
             if stream.codec_context.has_b_frames:
-                # The index has times of decoding: here the last one is not that of the last frame.
+                # The index has decoding times. Here the last one is not that of the last frame.
                 last_s = None
         if "matroska" in decoder.format_name:
-            # Elsewhere it is FFmpeg's guess.
+            # For other containers this value would be FFmpeg's guess.
             last_s = decoder.end_s
         return VideoInfo(
             path=self._path,

@@ -1,7 +1,8 @@
-"""Facts about a video from the bytes of its container: where it ends, where data are lost.
+"""Detects truncated files and lost data from the bytes of a video's container.
 
-FFmpeg reads a file that was cut off to its end without a word, and takes the place where two
-transport streams were joined for damage. Containers: ISO (mp4, mov), Matroska, AVI; ISO 13818-1.
+FFmpeg does not do this reliably: it reads a truncated file without an error, and reports damage
+where two transport streams were joined. Containers: ISO (mp4, mov), Matroska, AVI, and MPEG
+transport streams (ISO 13818-1).
 """
 
 from __future__ import annotations
@@ -13,43 +14,39 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Elements of Matroska that hold others and may leave open how long they are.
+# Elements of Matroska that contain others and can have an unknown size.
 _OPEN_ELEMENTS: Final = frozenset({0x18538067, 0x1F43B675})  # Segment, Cluster
-# Writers of AVI disagree on whether the first eight bytes count.
+# AVI writers disagree on whether the size includes the first eight bytes.
 _RIFF_SLACK: Final = 8
 TS_PACKET: Final = 188
-# (length of a packet, where in it the sync byte stands): plain, with a time before, with a sum.
+# (size of a packet, offset of its sync byte): plain, with a leading time stamp, with a checksum.
 _PACKETS: Final = ((TS_PACKET, 0), (192, 4), (204, 0))
 _SYNC: Final = 0x47
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a file should be.
+    """The expected and the actual size of a file."""
 
-    `stated` bytes are the size of its outermost elements, or of the file if they have none. The
-    first index of an ISO file of fragments is incomplete.
-    """
-
-    stated: int
-    found: int
-    is_fragmented: bool = False
+    stated: int  # size in bytes by its outermost elements; the actual size if they have none
+    found: int  # actual size in bytes
+    is_fragmented: bool = False  # an ISO file with fragments, whose first index is incomplete
 
     @property
     def is_cut(self) -> bool:
-        """Whether the end is missing."""
+        """Whether the end of the file is missing."""
         return self.found < self.stated
 
     @property
     def cut(self) -> str:
-        """Where the file is cut off; "" where it is not."""
+        """Text that says where the file is truncated; "" if it is not."""
         return f"the file cut off at byte {self.found:,} of {self.stated:,}" if self.is_cut else ""
 
 
 def read_extent(path: Path, format_name: str) -> Extent:
-    """Walk over the outermost elements of a file.
+    """Return the extent of a file from its outermost elements.
 
-    `format_name` is FFmpeg's; only ISO, Matroska and AVI are known.
+    `format_name` is FFmpeg's name. Formats other than ISO, Matroska and AVI are not checked.
     """
     found = path.stat().st_size
     with path.open("rb") as file:
@@ -70,7 +67,7 @@ def _walk_iso(file: BinaryIO, found: int) -> Extent:
         length, kind = int.from_bytes(head[:4], "big"), head[4:8]
         if length == 1:
             length = int.from_bytes(head[8:16], "big")
-        # 0: to the end of the file. What is no box is something that a camera has appended.
+        # Length 0 means up to the end of the file. Data that is not a box was appended by a camera.
         if length < 8 or not kind.isalnum():
             break
         is_fragmented = is_fragmented or kind == b"moof"
@@ -97,7 +94,7 @@ def _walk_matroska(file: BinaryIO, found: int) -> int:
     while position < found:
         file.seek(position)
         head = file.read(12)
-        # Both numbers are as long as the zero bits at their start say.
+        # The number of leading zero bits gives the length of each of the two numbers.
         id_bytes = 9 - head[0].bit_length()
         if id_bytes > 4 or len(head) <= id_bytes:
             break
@@ -119,14 +116,15 @@ def _walk_matroska(file: BinaryIO, found: int) -> int:
 
 
 def damaged_from(path: Path, pid: int) -> int | None:
-    """Return where the first picture of a transport stream begins that lacks some of its bytes.
+    """Return the byte offset of the first incomplete picture of a transport stream, or None.
 
-    Packets are counted. Where streams were joined end to end the count begins anew, and nothing is
-    missing: a table stands between the two packets, the second one begins a picture, and the
-    counts of either are those of a beginning. A stream may also announce that it counts anew.
+    The offset is that of the packet with which the picture begins. If only the last packet of the
+    file is incomplete, it is that packet's.
 
-    The offset in bytes is that of the packet that begins the picture, None where all are whole. It
-    is that of the piece of a packet at the end where the pictures before it are whole.
+    Lost packets are gaps in the packet counter of the stream `pid`. Where two streams were joined,
+    the counter restarts although no data is missing. At a joint, there is a table between the two
+    packets, the second packet begins a picture, and its counter or the table's restarts. A stream
+    can also announce a restart of its counter.
     """
     data = np.memmap(path, np.uint8, "r")
     layout = next((one for one in _PACKETS if _is_layout(data, *one)), None)
@@ -148,23 +146,25 @@ def damaged_from(path: Path, pid: int) -> int | None:
         return None
     if not _is_filled_up(packets[mine[-1]]):
         return _begin_of(begins, int(mine[-1]), length)
-    # The last picture is whole; what the piece of a packet behind it belongs to, it says itself.
+    # The last picture is complete. The header of the partial packet after it names its stream.
     head = data[whole + sync + 1 : whole + sync + 3]
     is_other = head.size == 2 and ((int(head[0]) & 0x1F) << 8 | int(head[1])) != pid
     return None if is_other else whole
 
 
 def _is_layout(data: NDArray[np.uint8], length: int, sync: int) -> bool:
+    """Return whether the first 20 packets of this length have their sync byte at `sync`."""
     return data.size >= length and bool((data[sync : 20 * length : length] == _SYNC).all())
 
 
 def _begin_of(begins: NDArray[np.int64], packet: int, length: int) -> int:
+    """Return the byte offset at which the picture of a packet begins."""
     at = int(np.searchsorted(begins, packet, "right")) - 1
     return int(begins[max(at, 0)]) * length if begins.size else 0
 
 
 def _is_filled_up(packet: NDArray[np.uint8]) -> bool:
-    """Tell whether a packet is stuffed, as the last one of a picture is if it ends inside."""
+    """Return whether a packet has stuffing bytes, as the last packet of a picture can."""
     if not packet[3] & 0x20:
         return False
     clock_bytes = 6 if packet[4] and packet[5] & 0x10 else 0
@@ -172,13 +172,14 @@ def _is_filled_up(packet: NDArray[np.uint8]) -> bool:
 
 
 def _is_announced(packet: NDArray[np.uint8]) -> bool:
-    """Tell whether a packet has the discontinuity flag in its adaptation field."""
+    """Return whether a packet has the discontinuity flag in its adaptation field."""
     return bool(packet[3] & 0x20 and packet[4] and packet[5] & 0x80)
 
 
 def _is_joint(
     packets: NDArray[np.uint8], tables: NDArray[np.int64], before: int, after: int
 ) -> bool:
+    """Return whether two streams were joined between two packets, see `damaged_from`."""
     at = int(np.searchsorted(tables, before))
     if not packets[after, 1] & 0x40 or at >= tables.size or tables[at] > after:
         return False

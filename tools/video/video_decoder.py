@@ -1,7 +1,8 @@
-"""One pass over the pictures of a video's best stream, through PyAV, up to the first damage.
+"""Decodes the pictures of a video's best stream with PyAV, up to the first damage.
 
-Imports ``av`` only when a video is opened, so that a machine without the ``replay`` extra can still
-use every other tool. Called by ``tools.video.video``.
+`Decoder` yields PyAV's pictures; `nv12_planes` converts one to NV12 in its displayed orientation.
+``av`` is imported only when a video is opened, so all other tools work without the ``replay``
+extra.
 """
 
 from __future__ import annotations
@@ -18,33 +19,32 @@ from numpy.typing import NDArray
 from tools.errors import VideoError
 from tools.video.video_container import TS_PACKET, damaged_from, read_extent
 
-# What may be joined end to end and is still a stream; times begin anew behind the joint.
+# Formats whose files can be concatenated. Times restart after the joint.
 JOINED_FORMATS: Final = frozenset({"mpegts", "mpeg"})
 # FFmpeg's AV_DISPOSITION_ATTACHED_PIC.
 ATTACHED_PICTURE: Final = 0x400
-# Pictures are decoded at most this many packets before others that are shown earlier: 16 is the
-# most that H.264 and HEVC allow.
+# Upper bound of the packets by which decoding and display order differ. H.264 and HEVC allow 16.
 _REORDERED: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A container's table of pictures, after its edit list.
+    """A container's index of pictures, with its edit list applied."""
 
-    `times_s` (n,) float64 rises; it has those of packets whose picture is shown.
-    """
-
-    packets: int
-    times_s: NDArray[np.float64]
+    packets: int  # number of packets
+    times_s: NDArray[np.float64]  # (n,) times of the displayed pictures, increasing
 
 
 class Decoder:
     """An open video; iterate `pictures` once.
 
-    `note` is "" for the first stream. `cause` ended the pictures too early, or is "".
+    Attributes:
+        extent: Expected and actual size of the file.
+        note: Text that says which stream was chosen; "" for the first.
+        cause: Why the pictures ended too early; "" if they did not.
 
     Raises:
-        VideoError: there is no video in the file.
+        VideoError: The file has no video.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Decoder:
         self._path = path
         self._fault: type[Exception] = av.FFmpegError
         try:
-            # With its protocol: a name may have a colon.
+            # Give the protocol, because a file name can contain a colon.
             self.container: Any = av.open(f"file:{path}")
         except (av.FFmpegError, OSError) as error:
             raise VideoError(
@@ -67,12 +67,12 @@ class Decoder:
             raise VideoError(f"{path}: expected a video stream, found none; check the file")
         self.extent = read_extent(path, self.format_name)
         self.note = _describe_choice(self.container, self.stream)
-        # Threads for whole pictures would hide errors in the last ones, and what others decoded by
-        # then would be lost.
+        # Threads that each decode a picture would hide errors in the last pictures, and pictures
+        # that they have already decoded would be lost.
         self.stream.thread_type = "SLICE"
         self.cause = ""
         self._seen = 0
-        self._dts: list[int | None] = [None, None]  # of the last two packets
+        self._dts: list[int | None] = [None, None]  # decoding times of the last two packets
         self._is_searched = False
         self._damaged_from: int | None = None
 
@@ -82,8 +82,8 @@ class Decoder:
         return "mp4" in self.format_name
 
     def index(self) -> Index | None:
-        """Return the table of pictures as far as it is known by now; None where there is none."""
-        # Others list key frames only, or nothing.
+        """Return the index of pictures as far as it is known by now; None if there is none."""
+        # The index of other formats has key frames only, or is missing.
         if not (self.is_iso or self.format_name == "avi"):
             return None
         entries = [one for one in self.stream.index_entries if one.size > 0]
@@ -94,7 +94,7 @@ class Decoder:
 
     @property
     def end_s(self) -> float | None:
-        """Seconds from the first time to the end, as the container has it; may be a guess."""
+        """Duration in s according to the container; can be a guess. None if unknown."""
         duration, start = self.container.duration, self.container.start_time
         return (duration - (start or 0)) / 1e6 if duration else None
 
@@ -103,46 +103,49 @@ class Decoder:
         self.container.close()
 
     def pictures(self) -> Iterator[tuple[bool, Any]]:
-        """Yield (whether times begin anew, picture) in presentation order."""
+        """Yield (whether times restart, picture) in order of display."""
         packets = self._packets()
-        is_anew, hole = False, None
+        is_restart, hole = False, None
         for packet in packets:
             if self._is_damaged(packet):
                 self.cause = "a damaged packet"
             elif self._is_joint(packet):
                 yield from ((False, picture) for picture in self.rest(None))
                 self.stream.codec_context.flush_buffers()
-                is_anew = True
+                is_restart = True
             decoded = [] if self.cause else self.decode(packet)
             if self.cause:
                 hole = _earliest([packet, *islice(packets, _REORDERED)])
                 break
             for picture in decoded:
-                yield is_anew, picture
-                is_anew = False
+                yield is_restart, picture
+                is_restart = False
         if self._lacks_packets() or (self._damaged_from is not None and not self.cause):
             self.cause = self.cause or self.extent.cut or "the end of the file"
             hole = self._before_next(hole)
         for picture in self.rest(hole):
-            yield is_anew, picture
-            is_anew = False
+            yield is_restart, picture
+            is_restart = False
 
     def _lacks_packets(self) -> bool:
         index = self.index() if self.is_iso else None
-        # Packets, not pictures: some are decoded for others only, and not shown.
+        # Count packets, not pictures: some are decoded only as references and not displayed.
         return self.extent.is_cut if index is None else self._seen < index.packets
 
     def _before_next(self, hole: int | None) -> int | None:
-        """Return a bound on what is shown before a missing packet: nothing is shown undecoded."""
+        """Return a bound on the times of pictures before a missing packet.
+
+        A picture is never displayed before it is decoded.
+        """
         before, last = self._dts
         if before is None or last is None:
             return hole
-        # Another frame may be shown the moment that the missing one is decoded.
+        # Another picture can be displayed at the moment when the missing one is decoded.
         bound = 2 * last - before + 1
         return bound if hole is None else min(hole, bound)
 
     def _packets(self) -> Iterator[Any]:
-        """Yield packets that have something in them; an empty one would end the decoder."""
+        """Yield the packets that are not empty; an empty one would end the decoder."""
         try:
             for packet in self.container.demux(self.stream):
                 if packet.size:
@@ -152,7 +155,7 @@ class Decoder:
             self.cause = self.cause or _reason(error)
 
     def decode(self, packet: Any) -> list[Any]:
-        """Return the pictures that a packet completes; ``cause`` says why there are no more."""
+        """Return the pictures that a packet completes; on an error, set ``cause``."""
         try:
             return list(packet.decode())
         except self._fault as error:
@@ -160,7 +163,7 @@ class Decoder:
             return []
 
     def rest(self, hole: int | None = None) -> list[Any]:
-        """Return what is still in the decoder and shown before the time of a missing picture."""
+        """Return the pictures left in the decoder, up to the time `hole` of a missing one."""
         try:
             rest = list(self.stream.codec_context.decode(None))
         except self._fault as error:
@@ -169,14 +172,14 @@ class Decoder:
         return [one for one in rest if hole is None or one.pts is None or one.pts < hole]
 
     def _is_damaged(self, packet: Any) -> bool:
-        """Tell whether a packet lacks bytes; in transport streams FFmpeg marks the wrong one."""
+        """Return whether a packet lacks bytes; in transport streams FFmpeg marks the wrong one."""
         if self.format_name != "mpegts":
             return bool(packet.is_corrupt)
         if not self._is_searched and (packet.is_corrupt or self._path.stat().st_size % TS_PACKET):
             self._is_searched = True
             self._damaged_from = damaged_from(self._path, self.stream.id)
         start = self._damaged_from
-        # Of packets with a checksum FFmpeg counts from their end.
+        # For packets with a checksum, FFmpeg gives the position of their end.
         return start is not None and packet.pos is not None and packet.pos > start - TS_PACKET
 
     def _is_joint(self, packet: Any) -> bool:
@@ -187,7 +190,7 @@ class Decoder:
 
 
 def _best_stream(container: Any) -> Any:
-    """Return the stream that a player would show, or None: covers are no films."""
+    """Return the video stream that a player would show, or None. Cover pictures are ignored."""
     films = [one for one in container.streams.video if not one.disposition & ATTACHED_PICTURE]
     best = container.streams.best("video")
     return best if best in films else next(iter(films), None)
@@ -202,7 +205,7 @@ def _describe_choice(container: Any, stream: Any) -> str:
 
 
 def _earliest(packets: list[Any]) -> int | None:
-    """Return the first time at which one of some packets in a row is shown, up to a joint."""
+    """Return the earliest display time of consecutive packets, up to a joint of streams."""
     known = [one for one in packets if one.pts is not None and one.dts is not None]
     return min((one.pts for one in known if one.dts >= known[0].dts), default=None)
 
@@ -213,26 +216,26 @@ def _reason(error: Exception) -> str:
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
-# Chroma of what has no colour.
+# Chroma value without color.
 NEUTRAL: Final = 128
-# A display matrix that is this close to a quarter turn is one; its numbers are rounded.
+# Tolerance of a display matrix for quarter turns, because its numbers are rounded.
 _SKEW: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """How a picture is turned before it is shown: transposed, then mirrored."""
+    """The orientation in which a picture is displayed: transposed, then mirrored."""
 
     is_transposed: bool = False
     flips_x: bool = False
     flips_y: bool = False
 
     def __str__(self) -> str:
-        """Return what a person would call it."""
+        """Return a description, such as "rotated by 180 degrees"."""
         return _NAMES[self.is_transposed, self.flips_x, self.flips_y]
 
     def turn(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return (h, w, ...) rows as they are shown; a view."""
+        """Return a view of (h, w, ...) rows in the displayed orientation."""
         turned = rows.swapaxes(0, 1) if self.is_transposed else rows
         return turned[:: -1 if self.flips_y else 1, :: -1 if self.flips_x else 1]
 
@@ -251,10 +254,10 @@ _NAMES: Final = {
 
 
 def orientation_of(picture: Any) -> Orientation | None:
-    """Return how a decoded picture is to be turned; None where it is by no quarter turns.
+    """Return the orientation of a decoded picture; None if it is not a multiple of 90 degrees.
 
-    The display matrix takes pixels (x, y), y down, as a row to where they are shown
-    (ISO 14496-12, 8.3.2): ``x' = a x + c y, y' = b x + d y`` of ``[[a, b, u], [c, d, v], ...]``.
+    The display matrix ``[[a, b, u], [c, d, v], ...]`` maps a pixel (x, y), y down, to its displayed
+    position ``x' = a x + c y, y' = b x + d y`` (ISO 14496-12, 8.3.2).
     """
     matrix = picture.side_data.get("DISPLAYMATRIX")
     if matrix is None:
@@ -269,13 +272,13 @@ def orientation_of(picture: Any) -> Orientation | None:
 
 
 def is_gray(picture: Any) -> bool:
-    """Tell whether a picture has brightness alone, as whole numbers of 8 to 16 bits."""
+    """Return whether a picture has luma only, as integers of 8 to 16 bits."""
     name, bits = picture.format.name, picture.format.components[0].bits
     return bool(name.startswith("gray") and not name.startswith("grayf") and 8 <= bits <= 16)
 
 
 def nv12_planes(picture: Any, orientation: Orientation) -> Planes:
-    """Return luma (h, w) and interleaved chroma (h/2, w), as shown, of a picture of any format."""
+    """Return luma (h, w) and interleaved chroma (h / 2, w) of a picture, as displayed."""
     luma, pairs = _gray_planes(picture) if is_gray(picture) else _color_planes(picture)
     if orientation == UPRIGHT:
         return luma, pairs
@@ -286,7 +289,7 @@ def nv12_planes(picture: Any, orientation: Orientation) -> Planes:
 
 def _color_planes(picture: Any) -> Planes:
     if picture.format.name in ("yuv420p", "yuvj420p"):
-        # Interleaving is exact; FFmpeg's own conversion would rescale full-range yuvj420p.
+        # Interleave here, which is exact. FFmpeg's conversion would rescale full-range yuvj420p.
         luma = _rows(picture.planes[0])
         chroma = np.empty((luma.shape[0] // 2, luma.shape[1]), np.uint8)
         chroma[:, 0::2] = _rows(picture.planes[1])
@@ -301,13 +304,16 @@ def _color_planes(picture: Any) -> Planes:
 
 
 def _gray_planes(picture: Any) -> Planes:
-    """FFmpeg's own conversion would take the plane for full range and squeeze it."""
+    """Return the planes of a gray picture.
+
+    FFmpeg's conversion would treat the plane as full range and compress it.
+    """
     bits = picture.format.components[0].bits
     plane = picture.planes[0]
     if bits > 8:
         order = ">u2" if picture.format.is_big_endian else "<u2"
         rows = np.frombuffer(plane, order).reshape(plane.height, -1)[:, : plane.width]
-        # Ranges are whole multiples of those of 8 bits: a shift, rounded to the nearest.
+        # The range is a power of two times that of 8 bits, so shift, rounding to nearest.
         rounded = rows.astype(np.uint32) + (1 << (bits - 9)) >> (bits - 8)
         luma = np.minimum(rounded, 255).astype(np.uint8)
     else:

@@ -196,7 +196,7 @@ def test_streams_joined_end_to_end_go_on(
     found = frames_of(joined(tmp_path / name, *parts))
     assert all(np.array_equal(a.luma, b.luma) for a, b in zip(found, alone, strict=True))
     np.testing.assert_allclose([frame.time_s for frame in found], times_s, atol=1e-6)
-    assert caplog.text.count("times begin anew") == len(counts) - 1
+    assert caplog.text.count("times restart") == len(counts) - 1
 
 
 def test_streams_joined_at_later_times_keep_them(tmp_path: Path) -> None:
