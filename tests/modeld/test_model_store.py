@@ -153,7 +153,7 @@ def test_entries_have_the_digests_of_the_artifacts(store: Store, artifacts: Path
 def test_what_is_removed_is_neither_selected_nor_gone_back_to(store: Store) -> None:
     with pytest.raises(StoreError, match=r"b@1: expected a model that is not selected, .* driving"):
         remove(store, B, force=True)
-    with pytest.raises(StoreError, match=r"a@1: .* selected before for driving; --force"):
+    with pytest.raises(StoreError, match=r"a@1: .* but it is for driving; --force"):
         remove(store, A)
     assert store.names() == WHOLE
     remove(store, M)
