@@ -63,7 +63,7 @@ def run(
     [
         pytest.param("run --help", "modeld run --config", marks=pytest.mark.slow),
         ("status --bus ipc:///tmp --timeout 0.01", "is the daemon running on this address?"),
-        pytest.param("devices", "is taken", marks=pytest.mark.opencl),
+        pytest.param("devices", "is the default", marks=pytest.mark.opencl),
     ],
 )
 def test_commands_work_where_other_packages_come_first(

@@ -51,5 +51,5 @@ def test_what_is_not_there_is_refused(tmp_path: Path, modeld: Modeld) -> None:
     words = ["subscribe", "modelV2", "--bus", "tcp://127.1", "--bus-keys", tmp_path]
     modeld.refused(4, "own.key_secret, found none; make keys with: modeld keys", *words)
     modeld(0, "keys", tmp_path)
-    modeld.refused(4, "server.key, found none; copy own.key of the machine", *words)
+    modeld.refused(4, "server.key, found none; copy own.key of the publishing machine", *words)
     assert load_config(environment={"MODELD_BUS_KEYS": "/k"}).bus_keys == Path("/k")

@@ -245,5 +245,5 @@ def test_words_are_read_from_stored_bytes_only() -> None:
         with pytest.raises(VerifyError, match="WORDS over"):
             verify([make(Op.WORDS, kind, (wrong,))])
     odd = make(Op.CONTIGUOUS, dt.uint8, (Tensor.input("p", (2, 6), dt.uint8).node,))
-    with pytest.raises(VerifyError, match="no multiple of 4"):
+    with pytest.raises(VerifyError, match="is not a multiple of 4"):
         make(Op.WORDS, dt.uint32, (odd,))

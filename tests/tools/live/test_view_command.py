@@ -123,7 +123,7 @@ def test_a_port_in_use_is_one_line_and_2(log: Path, modeld: Modeld) -> None:
         port = taken.getsockname()[1]
         said = f"127.0.0.1 port {port}: expected a free port, found it in use by process "
         said += f"{os.getpid()} ("
-        other = f"look at http://127.0.0.1:{port}/, or choose another --port (0: any that is free)"
+        other = f"open http://127.0.0.1:{port}/, or choose another --port (0: any that is free)"
         for text in (said, other):
             modeld.refused(2, text, "view", log, "--port", port)
 

@@ -305,7 +305,7 @@ def test_replay_writes_the_video_beside_the_log(
     assert (modeld(0, *words, "--json").json["overlay"], len(decode(out))) == (str(out), FRAMES)
     # The same by the other command; execution times are those measured beside the log.
     said = modeld(0, "export", log, "--video", again, "--drive", video).out
-    assert re.fullmatch(rf".*again.mp4: {FRAMES} frames, {FRAMES} with an answer.*\n", said)
+    assert re.fullmatch(rf".*again.mp4: {FRAMES} frames, {FRAMES} with model output.*\n", said)
     for (_, one), (_, other) in zip(decode(out), decode(again), strict=True):
         assert abs(one.astype(float) - other).mean() < 3
     assert load_frames(frames_path(log)).execution_s.min() > 0
