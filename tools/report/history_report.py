@@ -251,7 +251,8 @@ def write_history(
     Raises:
         UsageError: the file cannot be written.
     """
-    css = "bad" if any(one.state == "beyond" for one in series) else "good"
+    states = {one.state for one in series}
+    css = "bad" if "beyond" in states else "good" if states - {"short"} else "unsure"
     last = runs[-1] if runs else None
     about = "" if last is None else f" The last is of {last.name}, {last.date}."
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in damaged)

@@ -232,6 +232,18 @@ def test_the_command_draws_each_figure_and_fails_on_the_last_one(
     assert (answer["figures"], answer["runs"]) == ([], 14)
 
 
+@pytest.mark.parametrize(
+    ("values", "css"), [((10.0,), "unsure"), ((*STEADY, 10.0), "good"), ((*STEADY, 17.0), "bad")]
+)
+def test_the_head_of_the_page_is_good_only_where_a_figure_was_judged(
+    tmp_path: Path, modeld: Modeld, values: tuple[float, ...], css: str
+) -> None:
+    directory = write(tmp_path / "history", runs_of(*values))
+    page = tmp_path / "page.html"
+    modeld(int(css == "bad"), "history", directory, "--html", page)
+    assert f'<p class="lead {css}">' in page.read_text(encoding="utf-8")
+
+
 def test_a_history_that_is_missing_is_refused_in_one_line(tmp_path: Path, modeld: Modeld) -> None:
     error = modeld.refused(2, "expected a history", "history", tmp_path / "none").err
     assert "--history" in error
