@@ -1,41 +1,41 @@
 # Everything a developer or CI does. First use of any target makes .venv and installs the package.
 #
-#   make demo    the trained model drives a simulated car, through the real daemon on the real bus
-#   make test    the quick tests, of every part: five minutes on two cores
-#   make check   formatting, lint, types, layers, wording of the documents
-#   make test-changed  the tests that reach what differs from SINCE=HEAD; --list shows them
-#   make test-all      every test: the quick ones, and each stage below, one after another
-#   make test-slow     the tests that the quick ones leave out
-#   make test-times    where the time of the quick tests goes, by cause and by file
-#   make mutants       120 small faults planted in the code: which share the tests catch
+#   make demo    the trained model drives a simulated car through the real daemon and bus
+#   make test    the quick tests of every part: five minutes on two cores
+#   make check   formatting, lint, types, import layers, wording of the documents
+#   make test-changed  the tests that depend on changes since SINCE=HEAD; --list only lists them
+#   make test-all      every test: the quick ones, then each stage below
+#   make test-slow     the tests that `make test` leaves out
+#   make test-times    where the quick tests spend their time, by cause and by file
+#   make mutants       plants 120 small faults in the code and reports the share that tests catch
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make regress outputs and launches of the example models on two drives, against tests/regression
 #   make regress-drives  how the trained model drives, in metres, against tests/regression/driving.json
-#   make regress-half    the trained model in fp16: what it does to outputs and drives, in metres
+#   make regress-half    the trained model in fp16: effect on outputs and drives, in metres
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
-#   make test-logs  10 000 damaged logs, and 50 writers that are killed
-#   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
+#   make test-logs  10 000 damaged logs, and 50 log writers that are killed
+#   make test-pages  HTML pages in headless Chromium and rerun recordings, if both are installed
 #   make test-interfaces  each revision of the driving models against a second, independent loop
-#   make drives  the driving model in closed loop as often as is promised of it, into build/drives
-#   make train   train the driving model on painted worlds; TRAIN_ARGS='--minutes 20 --seed 1'
-#   make compare-trainings  two trained models, A=DIR B=DIR: whether their figures agree
+#   make drives  all closed-loop guarantees of the driving model, into build/drives
+#   make train   train the driving model on rendered worlds; TRAIN_ARGS='--minutes 20 --seed 1'
+#   make compare-trainings  check that two trained models, A=DIR B=DIR, perform alike
 #   make test-train  the tests of the training that need torch
-#   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
+#   make soak    a daemon under random faults for SOAK_SECONDS, seeded by SOAK_SEED
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
-#   make test-gpu    all that a real GPU has to show, in 8 minutes, into build/gpu/report.md
-#   make gpu-kit     a folder to carry to a machine with a GPU and no network: build/gpu-kit
-#   make test-aarch64  driver, artifacts, tests, daemon on aarch64, through qemu; --quick is shorter
+#   make test-gpu    all tests and measurements for a real GPU, in 8 minutes, into build/gpu/report.md
+#   make gpu-kit     a folder for a machine with a GPU and no network: build/gpu-kit
+#   make test-aarch64  driver, artifacts, tests and daemon on aarch64, through qemu; --quick is shorter
 #   make test-python  the quick tests under Debian 13's Python, 3.13
-#   make adreno  what a real Adreno compiler makes of all kernels, against tests/adreno/*.json
-#   make adreno-tools  only fetch that compiler; ADRENO_ARGS='--update --reason "..."' for adreno
+#   make adreno  compile all kernels with a real Adreno compiler; compare with tests/adreno/*.json
+#   make adreno-tools  fetch that compiler only
 #   make test-deploy  docs/deploy.md and docs/beside-openpilot.md in a bare Debian with systemd
-#   make bench   speed of the example models beside other runtimes, into benchmarks/results/
-#   make bench-adreno  our kernels beside tinygrad's, as Mesa compiles both for an Adreno 630
+#   make bench   speed of the example models and of other runtimes, into benchmarks/results/
+#   make bench-adreno  our kernels and tinygrad's, both compiled by Mesa for an Adreno 630
 #   make setup   only .venv           make format  format the code, fix what can be fixed
-#   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
-#   make site    the documents as a small site in build/site
-#   make screenshots  the pictures of pages in README, with Chromium, into docs/screenshots
+#   make map     write docs/map.md and docs/adr/README.md from docstrings and titles
+#   make site    build the documents as a site in build/site
+#   make screenshots  take README's pictures with Chromium, into docs/screenshots
 #   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
