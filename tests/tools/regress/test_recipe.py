@@ -132,7 +132,7 @@ def test_the_workflow_in_an_empty_repository(tmp_path: Path) -> None:
     head = git(gated.repository, "rev-parse", "HEAD")
     assert git(gated.repository, "rev-parse", "origin/main") == head
     subject = git(gated.repository, "log", "-1", "--format=%s")
-    assert subject == "Accept what the model says: because"
+    assert subject == "Accept new model outputs: because"
     # The same model passes, here one of its shards.
     assert gated.judged(0, "1/2").junit.count('classname="modeld.drives"') == 1
     # Another training is judged by the old one, in metres.
