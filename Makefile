@@ -5,7 +5,7 @@
 #   make check   formatting, lint, types, import layers, wording of the documents
 #   make test-changed  the tests that depend on changes since SINCE=HEAD; --list only lists them
 #   make test-all      every test: the quick ones, then each stage below
-#   make test-slow     the tests that `make test` leaves out
+#   make test-slow     the tests that the quick run leaves out
 #   make test-times    where the quick tests spend their time, by cause and by file
 #   make mutants       plants 120 small faults in the code and reports the share that tests catch
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
