@@ -1,12 +1,12 @@
 """Defines Schedule: the ordered kernels of one entry point, and the memory of its intermediates.
 
-Intermediates in buffers share an arena. Those in images share an image if their size is equal and
-their lifetimes do not overlap:
+Intermediates in buffers share an arena. Those in images share an image if width, height and
+type are equal and their lifetimes do not overlap:
 
     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 
-OpenCL 1.2 has no images inside a buffer (`cl_khr_image2d_from_buffer` is left to the runtime), so
-they cannot be in the arena, and only images of equal width, height and type are reused.
+OpenCL 1.2 has no images inside a buffer, and the extension that adds them
+(`cl_khr_image2d_from_buffer`) is not used. So images are not in the arena.
 """
 
 from __future__ import annotations

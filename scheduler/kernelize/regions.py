@@ -32,7 +32,8 @@ class Use:
     root: Region
     index: Index  # index of the needed element, in the ranges of that kernel
     times: float  # number of evaluations per element of the node, without hoisting
-    reduced: bool = False  # True inside a reduction, whose register tile shares the value
+    # Whether it is used inside a reduction, where one evaluation serves a whole register tile.
+    reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,8 @@ class Region:
     target: Node  # the stored node: root itself, a concat, or an ASSIGN to a part of a buffer
     at: tuple[int, ...]  # position of root in target: first index (at) and step (steps) per axis
     steps: tuple[int, ...]
-    # axis, and integer node (m,) with the target index of each row
+    # For a write of rows at run-time indices: the axis, and an integer node (m,) with the target
+    # index of each row.
     row: tuple[int, Node] | None = None
     begin: tuple[int, ...] = ()  # first index of the loops in root, per axis; () for all zeros
 
@@ -91,7 +93,11 @@ def open_regions(
 
 
 def _open_write(assign: Node) -> Region:
-    """Return a region over the value of an ASSIGN to a part of a buffer."""
+    """Return a region over the value of an ASSIGN to a part of a buffer.
+
+    `assign.arg` has (start, stop, step) per axis, or None on the axis of rows whose indices are the
+    third source.
+    """
     parts = [part or (0, 1, 1) for part in assign.arg]
     row = (assign.arg.index(None), assign.src[2]) if None in assign.arg else None
     value = assign.src[1]
@@ -127,15 +133,17 @@ def _open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ..
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A value that one kernel keeps in a private array per work-item, computed once per row.
+    """A value that one kernel keeps in a private array per work-item.
 
-    softmax(q @ k)     max, sum and quotient each need the row of scores: it is computed once
+    softmax(q @ k)     max, sum and quotient all need the scores of a row, computed once per row
     """
 
     root: Region
     index: Index  # index of the element that one step of the filling loop computes
     ranges: tuple[Atom, ...]  # loops that fill the array, one per axis of the array
-    axes: tuple[int, ...]  # axes of the value that the array holds; the others select the row
+    axes: tuple[
+        int, ...
+    ]  # axes of the value that the array holds; the array is refilled per index of the others
 
     def offset(self, index: Index) -> Ix:
         """Return the offset in the array of the element at an index of the value."""
@@ -151,7 +159,8 @@ class StorePlan:
         spec: the device row.
         requested: nodes stored at any cost, each with a short phrase as the reason.
         alone: stored nodes whose kernels are not merged with others.
-        regions: loop nests of each stored node, consumers first; one per source of a concat.
+        regions: loop nests of each stored node, consumers first; one per slice or per source of
+            a concat if it is computed in parts.
         stages: values that kernels keep in private arrays.
         reasons: the reason for storing each stored node.
     """
@@ -190,11 +199,11 @@ def in_parts(
         return True
     size = prod(concat.shape)
     repeated = sum(cost[s] * (size - prod(s.shape)) for s in concat.src)
-    return repeated > costs.launch or _selected(concat, len(concat.src), costs)
+    return repeated > costs.launch or _is_worth_slicing(concat, len(concat.src), costs)
 
 
-def _selected(node: Node, sources: int, costs: Costs) -> bool:
-    """Whether selecting a source for each element costs more than separate loops."""
+def _is_worth_slicing(node: Node, sources: int, costs: Costs) -> bool:
+    """Whether separate loops are allowed and cost less than selecting a source per element."""
     selecting = prod(node.shape) * (sources - 1) * costs.select
     return 1 < sources <= costs.max_slices and selecting > costs.launch
 
@@ -211,7 +220,7 @@ def cut_at_concats(
         costs: the cost model of the device row.
     """
     cuts: dict[int, set[int]] = {}
-    for concat, axes in _concats_below(node, users, forced):
+    for concat, axes in _concats_among_inputs(node, users, forced):
         ends, at = cuts.setdefault(axes.index(concat.arg), set()), 0
         for source in concat.src:
             at += source.shape[concat.arg]
@@ -219,13 +228,16 @@ def cut_at_concats(
     if not cuts:
         return None
     axis = max(cuts, key=lambda a: len(cuts[a]))
-    return (axis, sorted(cuts[axis])) if _selected(node, len(cuts[axis]), costs) else None
+    return (axis, sorted(cuts[axis])) if _is_worth_slicing(node, len(cuts[axis]), costs) else None
 
 
-def _concats_below(
+def _concats_among_inputs(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> list[tuple[Node, tuple[int, ...]]]:
-    """Return the concats that only this value reads elementwise, each with the value's axes."""
+    """Return the concats that a value reads through elementwise ops and that nothing else reads.
+
+    Each has the axes of the value that its own axes correspond to.
+    """
     start = (node, tuple(range(len(node.shape))))
     stack, seen, found = [start], {node}, []
     while stack:

@@ -1,11 +1,12 @@
 """Describes the loops of a kernel as data: how ranges are tiled, the loop order, the lanes.
 
-A range is the variable of one loop; lanes are the elements of an OpenCL vector. `schedule.py`
+A range is the variable of one loop; lanes are the elements of an OpenCL vector. A step is one
+iteration of the outer loops, which are merged into one. Work-items divide the steps. `schedule.py`
 (CPUs) and `simt.py` (GPUs) choose a LoopSchedule, and `scheduler/render/` writes its code.
 
 for r1: 4 tiles of 2 vectors x 16 lanes     Tile(r1, unroll=2, lanes=16)
 for r2: 22 tiles of 9 rows                  Tile(r2, unroll=9)
-for k3: 48 steps, 4 of them in a body       reduce_order, reduce_unroll
+for k3: 48 iterations, 4 per loop body      reduce_order, reduce_unroll
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Tile:
 
     @property
     def block(self) -> int:
-        """Elements per step of the outer loop."""
+        """Number of elements per iteration of the outer loop."""
         return self.unroll * self.lanes
 
     @property
     def outer(self) -> int:
-        """Number of steps of the outer loop."""
+        """Number of iterations of the outer loop."""
         return -(-self.atom.size // self.block)
 
 
@@ -46,26 +47,28 @@ class LoopSchedule:
     tiles: list[Tile]  # output ranges, outermost loop first
     vector: Atom | None  # output range that lanes run over; None for scalar results
     lanes: int
-    # The last `inner` tiles are loops inside a step, below hoisted reductions. The other tiles make
-    # up `steps`; each work-item runs `chunk` consecutive steps.
+    # The loops of the last `inner` tiles run inside a step, after reductions that do not depend on
+    # them. The loops of the other tiles are merged into `steps` steps; each work-item runs `chunk`
+    # consecutive steps.
     inner: int = 0
     steps: int = 1
     chunk: int = 1
-    # Number of work-items that share the outermost loop inside a step. Each of them repeats the
-    # work above that loop.
+    # Number of work-items among which the outermost loop inside a step is divided. Each of them
+    # repeats the work of the step above that loop.
     parts: int = 1
-    # Output range whose steps are grouped into blocks outside all other loops, and the steps per
-    # block, which divide those of the range.
+    # Output range whose loop is split in two, and the iterations of its inner half, a divisor of
+    # the range's iterations. The outer half runs outside all other loops.
     blocked: tuple[Atom, int] | None = None
     # Output range whose weights for the next step are fetched during a step; None if weights stay
     # in the innermost cache.
     prefetch: Atom | None = None
     row: Atom | None = None  # range of the register tile's rows; None without rows
-    # True if each weight vector meets several rows; False if rows share a window
+    # Whether one vector of weights serves all rows of the register tile, as in a matrix product. In
+    # a window the rows share inputs instead.
     contracts: bool = False
-    # range along which strided loads of a tile are vectors in memory
+    # Range along which a tile with strided lanes is loaded as vectors and then transposed.
     transposed: Atom | None = None
-    reduce_unroll: dict[Atom, int] = field(default_factory=dict)  # steps per loop body
+    reduce_unroll: dict[Atom, int] = field(default_factory=dict)  # iterations per loop body
     # For each ACCUMULATE or STAGE, its ranges, outermost loop first.
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
     # For each ACCUMULATE or STAGE without lanes in its result, the reduced range that lanes run
@@ -73,11 +76,11 @@ class LoopSchedule:
     across: dict[Node, Atom] = field(default_factory=dict)
     local: LocalTile | None = None  # tile of a work-group; None if work-items do not cooperate
     group: int = 1  # most work-items per work-group; smaller launches use smaller groups
-    # whether packed weights may be images, if the device supports them
+    # Whether packed weights may be images, if the device supports them.
     weights_in_images: bool = True
 
     def accumulators(self, node: Node) -> int:
-        """Return the number of all-lane variables that hold one result of a reduction."""
+        """Return the number of vector accumulators per result of a reduction."""
         lanes = self.lanes if node in self.across else 1
         return max(1, parts_of(node) // lanes)
 
@@ -98,7 +101,7 @@ LANES: Final = 4
 # Steps of the reduction per tile. The largest tile then takes 17 of 32 KiB.
 DEPTH: Final = 16
 
-# Extra elements per row, so that neighbors that store a column use different banks.
+# Extra elements per row, so that neighbours that store a column use different banks.
 PADDING: Final = 4
 
 # Number of buffers: one tile is multiplied while the next one is loaded.
@@ -108,10 +111,11 @@ BUFFERS: Final = 2
 # Rows x columns of a work-group's tile, largest first: larger tiles need fewer loads per product.
 TILES: Final = ((64, 64), (32, 64), (32, 32))
 
-# Value of `Choice.local` for no tile; the values after it select one of TILES.
+# Value of `Choice.local` in `tuned_table.py` for no tile. Higher values select one of TILES; 0
+# leaves the choice to the heuristic.
 APART: Final = 1
 
-# Sizes of work-groups whose work-items can share the tiles evenly.
+# Sizes of work-groups whose work-items divide the loads of a tile evenly.
 GROUPS: Final = (64, 256)
 
 
@@ -138,5 +142,5 @@ class LocalTile:
 
 
 def array_bytes(extent: int) -> int:
-    """Return the bytes of an operand's array in local memory: alternating tiles of floats."""
+    """Return the bytes of an operand's array in local memory: two tiles, used in turn."""
     return BUFFERS * DEPTH * (extent + PADDING) * dt.float32.itemsize

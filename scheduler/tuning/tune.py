@@ -2,12 +2,15 @@
 
     graphs, device, seconds     ->     a tuned table in the cache directory, and a report
 
+A job is one kernel to tune. A choice names loops for it; a variant is a job with a choice, and a
+trial measures variants in rounds, one run of each per round.
+
     all kernels with the heuristic's loops     ->  the time of each, heaviest first
     for each batch of kernels:
         register tiles                         ->  the best tile of each
         loops around that tile                 ->  the best loops; repeated if they were better
         the best and the heuristic, new rounds ->  the best, if both its minimum and its median are
-                                                   faster by a margin
+                                                   lower by a margin
 
 The tuned table maps a kernel to its measured loops. Kernels that are in this device's table are not
 searched again; remove its file to search them. `Prepare` abstracts how variants are built and
@@ -38,7 +41,9 @@ from scheduler.tuning.variants import Job, Timing, Variant, jobs_of
 
 logger = logging.getLogger(__name__)
 
-MAX_WORKERS: Final = 8  # the most worker processes, one core each; more would wait for memory
+MAX_WORKERS: Final = (
+    8  # maximum number of worker processes, one core each; more would wait for memory
+)
 LEAST_PARALLEL_S: Final = 4.0  # shortest search, in seconds, for which workers are started
 
 
@@ -159,6 +164,8 @@ def _known(table: TunedTable, job: Job, device: Device) -> Entry | None:
     entry = table.entries.get(job.key)
     if entry is None or entry.was != job.was:
         return None
+    # The table also has entries that are shipped with the package, for one device of this target.
+    # They count only if this is that device.
     shipped = tuned_table.shipped_table(table.target)
     elsewhere = (shipped.device, shipped.driver) != (device.info.name, device.info.driver)
     return None if elsewhere and shipped.entries.get(job.key) is entry else entry
@@ -209,11 +216,13 @@ MIN_SHARE: Final = 0.002  # kernels with a smaller share of the total time are n
 BATCH: Final = 4  # kernels searched together, so that workers build in parallel
 GROUP: Final = 8  # kernels in one program for the first measurement of all
 MAX_STEPS: Final = 3  # steps of a search: tiles, loops around the best tile, and those again
-CONTINUE_FACTOR: Final = 0.98  # the search goes on if a step reduces the time to this share
+CONTINUE_FACTOR: Final = (
+    0.98  # the search continues if a step reduces the time to less than this share
+)
 
 
 class Measured(Protocol):
-    """Variants on a device, ready to run; see `Turns`."""
+    """Variants on a device, ready to run; see `Turns` in `scheduler/tuning/variants.py`."""
 
     variants: list[Variant]
     correct: list[bool]
@@ -337,8 +346,9 @@ class Search:
         for state in states:
             job = state.job
             choices = job.variations(state.best) if state.steps else job.tiles()
-            known = (HEURISTIC, state.best)
-            new = [c for c in choices if c not in state.tried or c in known]
+            # These two are measured again in the same rounds, as references.
+            references = (HEURISTIC, state.best)
+            new = [c for c in choices if c not in state.tried or c in references]
             groups.append([Variant(job, c) for c in new])
         trials = self.prepare(groups, self.deadline)
         for state, trial in zip(states, trials, strict=True):

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from cereal.frames import FrameSource
     from cereal.transport.base import Subscriber
 
+# The first one is for latency and bursts, the second one for a steady load.
 LARGE, SMALL = SERVICES = ("modelV2", "carState")
 PACED = 2000
 BURSTS = 40
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         ProcessError: the sender ended.
         ToolError: no message arrived.
     """
+    # Rings wake a reader with a signal, which would end a process that has not blocked it.
     wake.block()
     result = measure(args.seconds, args.model)
     if args.json:
@@ -117,20 +119,21 @@ def measure(
         ToolError: no message arrived.
     """
     steady = int((SECONDS if seconds is None else seconds) * 1e9 / STEADY_NS)
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-"))
+    with ExitStack() as exits:
+        directory = exits.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-"))
         prefix = f"bench-{os.getpid()}"
         rings = STACK.queue_path(LARGE, prefix).parent
+        # The publisher of a ring expects the directory of its prefix.
         rings.mkdir()
-        stack.callback(shutil.rmtree, rings)
+        exits.callback(shutil.rmtree, rings)
         buses = {"zmq_ipc": f"ipc://{directory}", "msgq": f"msgq:{prefix}"}
         result: dict[str, Any] = {
             name: _measure_transport(bus, paced, bursts, steady) for name, bus in buses.items()
         }
         ring_us, vision_us = _measure_frames(buses["msgq"], prefix, frames)
         if model is not None:
-            for name, prefix_of in (("zmq_ipc", ""), ("msgq", prefix)):
-                idle = idle_cpu_percent(model, buses[name], prefix_of, IDLE_S)
+            for name, ring_prefix in (("zmq_ipc", ""), ("msgq", prefix)):
+                idle = idle_cpu_percent(model, buses[name], ring_prefix, IDLE_S)
                 result[name]["idle_cpu_percent"] = idle
     return result | {
         "frame_handover_us": float(np.median(ring_us)),
@@ -147,7 +150,7 @@ def _sender(bus: str) -> Child:
 
 
 def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[str, Any]:
-    transport, figures = open_bus(bus), FigureReader()
+    transport, memory = open_bus(bus), FigureReader()
     try:
         with _sender(bus) as sender:
             large, small = (transport.subscriber(name) for name in SERVICES)
@@ -161,13 +164,13 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
                 rates.append(len(burst_ns) / (burst_ns[-1, 1] - burst_ns[0, 0]) * 1e9)
                 lost += BURST - len(burst_ns)
             command = f"steady {steady}"
-            steady_ns, kept_up = _collect(sender, command, lambda: _take(small), steady)
-            before = figures.read().memory_bytes
+            steady_ns, steady_report = _collect(sender, command, lambda: _take(small), steady)
+            before = memory.read().memory_bytes
             stalled = _run_command(sender, command)
-            grown = (figures.read().memory_bytes - before) / (1 << 20)
+            grown = (memory.read().memory_bytes - before) / (1 << 20)
     finally:
         transport.close()
-        figures.close()
+        memory.close()
     ages_us = _ages_us(times_ns)
     return {
         "p50_us": float(np.percentile(ages_us, 50)),
@@ -182,7 +185,7 @@ def _measure_transport(bus: str, paced: int, bursts: int, steady: int) -> dict[s
             "messages": steady,
             "lost": steady - len(steady_ns),
             "p99_us": float(np.percentile(_ages_us(steady_ns), 99)),
-            **kept_up,
+            **steady_report,
         },
         "stalled": {**stalled, "reader_grown_mib": grown},
     }
@@ -195,8 +198,9 @@ def _measure_frames(
     ages_us = []
     with _sender(bus) as sender:
         for command, scheme in (("frames", ""), ("vision", "visionipc:")):
+            # The sender answers when its cameras exist, and starts on "go".
             sender.write_line(f"{command} {count}")
-            _line(sender)
+            _read_reply(sender)
             server = open_cameras(f"{scheme}bench-{os.getpid()}", STACK, prefix=prefix)
             reader = server.reader(STREAM, conflate=False)
             times_ns, _ = _collect(sender, "go", lambda: _take_frame(reader), count)  # noqa: B023
@@ -207,6 +211,7 @@ def _measure_frames(
 
 
 def _await_probe(subscriber: Subscriber, sender: Child) -> None:
+    """Wait for a probe, a message with stamp 0 that the sender repeats until the first command."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if subscriber.receive(100) is not None:
@@ -222,7 +227,7 @@ def _not_heard(sender: Child) -> ProcessError:
     )
 
 
-def _line(sender: Child) -> str:
+def _read_reply(sender: Child) -> str:
     line = sender.read_line(START_TIMEOUT_S)
     if line is None:
         raise _not_heard(sender)
@@ -234,12 +239,12 @@ def _run_command(sender: Child, command: str) -> dict[str, Any]:
     sender.write_line(command)
     while (line := sender.read_line(timeout_s=1.0)) is None:
         sender.check_running()
-    return _figures(line)
+    return _report_of(line)
 
 
-def _figures(line: str) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads(line.removeprefix("done "))
-    return figures
+def _report_of(line: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(line.removeprefix("done "))
+    return report
 
 
 def _collect(
@@ -258,6 +263,7 @@ def _collect(
         if pair is not None:
             pairs.append(pair)
         elif line is None:
+            # No message is waiting: the sender may be done.
             line = sender.read_line(timeout_s=0.0)
             end = None if line is None else time.monotonic() + DRAIN_S
     while line is None:
@@ -265,7 +271,7 @@ def _collect(
         sender.check_running()
     if len(pairs) < 2:
         raise ToolError(f"bus: expected {count} messages or frames, found {len(pairs)}")
-    return np.array(pairs, np.int64), _figures(line)
+    return np.array(pairs, np.int64), _report_of(line)
 
 
 def _ages_us(times_ns: NDArray[np.int64]) -> NDArray[np.float64]:

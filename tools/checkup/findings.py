@@ -1,11 +1,11 @@
 """The findings of a checkup, and the report that is made of them.
 
-A `Section` is the result of one part of the checkup. It has `Finding` objects, each a sentence with
-a verdict and advice. `report_text` and `report_plain` return the report.
+A `Section` is the result of one part of the checkup. It has `Finding` objects, each a sentence or
+phrase with a verdict, most with advice. `report_text` and `report_plain` return the report.
 
-Reports are attached to public issues. Parts do not collect private data. `Scrubber` removes the
-rest, such as paths in error messages of drivers, and replaces values of environment variables with
-the variables' names::
+Reports are attached to public issues. The parts of a checkup collect no private data on purpose.
+`Scrubber` removes what gets in by accident, such as paths in error messages of drivers, and
+replaces values of environment variables with the variables' names::
 
     /home/ann/models on ann-laptop, tcp://10.0.0.5     ->     ~/models on <host>, tcp://<address>
 """

@@ -62,7 +62,7 @@ def run_jobs(
         run: the workers' function; a module-level function, since workers look it up by name.
 
     Raises:
-        ToolError: a result cannot be stored (disk full); earlier ones are.
+        ToolError: a result cannot be stored (disk full). Earlier results are kept.
         KeyboardInterrupt: the run was interrupted; finished results are stored.
     """
     results: dict[str, JobResult] = {}

@@ -119,7 +119,10 @@ def _distances(rows: int, columns: int) -> Tensor:
 
 
 def one_hot(ctx: NodeContext) -> Value:
-    """Translate OneHot; float indices are truncated, and those outside [-depth, depth) are off."""
+    """Translate OneHot; float indices are truncated.
+
+    An index outside [-depth, depth) gives the off value only.
+    """
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")
     depth = int(found.item())

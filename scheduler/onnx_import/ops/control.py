@@ -29,7 +29,7 @@ from scheduler.onnx_import.context import (
 )
 from scheduler.tensor.tensor import Tensor
 
-# The most iterations of a loop; each one adds a copy of the body to the graph.
+# The maximum number of iterations of a loop; each one adds a copy of the body to the graph.
 MAX_ITERATIONS = 4096
 
 
