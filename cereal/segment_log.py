@@ -23,7 +23,8 @@ SEGMENT_NS: Final = 60_000_000_000
 _QUIET_NS: Final = 500_000_000
 # A segment ends after this even if one encoder lags behind the others: 1.2 times its length.
 _LONGEST_NS: Final = SEGMENT_NS * 6 // 5
-# The most frames of the next segment, per encoder, to hold while other encoders finish theirs.
+# Maximum number of frames of the next segment, per encoder, to hold while other encoders finish
+# theirs.
 _MAX_WAITING: Final = 200
 _ENCODE_INDICES: Final = frozenset(
     {"roadEncodeIdx", "wideRoadEncodeIdx", "driverEncodeIdx", "qRoadEncodeIdx"}

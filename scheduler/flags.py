@@ -24,7 +24,8 @@ TUNED = "TUNED"
 # The directory of the pages that VIZ=1 writes.
 VIZ_DIRECTORY = Path("build")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# The most characters of a page's name that come from a model; file systems allow 255 bytes.
+# Maximum number of characters of a page's name that come from a model; file systems allow 255
+# bytes.
 _MAX_NAME = 60
 
 

@@ -43,7 +43,7 @@ from cereal.visionipc.protocol import (
 # Same mode as the sockets of the bus, because frames can show people.
 SOCKET_MODE: Final = 0o660
 _BACKLOG: Final = 16
-# The most clients that have connected but sent no request, and how long each may wait.
+# The maximum number of clients that have connected but sent no request, and how long each may wait.
 _MAX_CLIENTS: Final = 64
 _PATIENCE_S: Final = 1.0
 # Pause after a failed accept, for example when the process has no free file descriptor.

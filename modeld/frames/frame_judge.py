@@ -113,7 +113,8 @@ class FrameJudge:
 
 FILTER_TIME_CONSTANT_S: Final = 10.0
 FILTER_ALPHA: Final = DT_MODEL_S / (FILTER_TIME_CONSTANT_S + DT_MODEL_S)
-# The most drops counted per iteration, so one long gap does not keep the filter high for minutes.
+# Maximum number of drops counted per iteration, so one long gap does not keep the filter high for
+# minutes.
 MAX_COUNTED_DROPS: Final = 10
 # At start-up, frames are dropped while buffers fill. They do not indicate a lagging model.
 WARM_UP_FRAMES: Final = 10

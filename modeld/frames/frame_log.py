@@ -17,7 +17,7 @@ from modeld.frames.frame_judge import DropStatus
 from modeld.state.episodes import NS_PER_S, Episodes, Kind
 from modeld.state.loop_state import NS_PER_MS, REFUSED, Fault
 
-# The most frames to read while pairing: 3 s at 20 Hz, far more than any frame ring holds.
+# Maximum number of frames to read while pairing: 3 s at 20 Hz, far more than any frame ring holds.
 MAX_RECEIVES: Final = 60
 # No camera exceeds 1000 frames/s, so stamps that advance less per frame are not nanoseconds.
 MIN_FRAME_PERIOD_NS: Final = 1_000_000

@@ -20,13 +20,15 @@ from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState
 
 _STATUS: Final = "/proc/self/status"
 _DESCRIPTORS: Final = "/proc/self/fd"
-# The most bytes read of the status file. It has about 1.5 KB, more with many CPUs or groups.
+# Maximum number of bytes read of the status file. It has about 1.5 KB, more with many CPUs or
+# groups.
 _STATUS_BYTES: Final = 16 << 10
 _KIB: Final = 1024
 # Values outside this range are not temperatures: a sensor that is off reports 0 K or its maximum.
 _COLDEST_C: Final = -100.0
 _HOTTEST_C: Final = 250.0
-# The most temperatures to report. Phones have ninety sensors, and every reported one is logged.
+# Maximum number of temperatures to report. Phones have ninety sensors, and every reported one is
+# logged.
 MOST_TEMPERATURES: Final = 16
 
 

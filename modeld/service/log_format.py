@@ -151,11 +151,12 @@ def _one_line(exception: traceback.TracebackException) -> str:
 
 # --- Rate limit for records of one kind -------------------------------------------------------
 
-# The most records of one kind per period. At 20 Hz, a lasting fault is logged once a second on
-# average instead of 20 times; its first half second is complete.
+# Maximum number of records of one kind per period. At 20 Hz, a lasting fault is logged once a
+# second on average instead of 20 times; its first half second is complete.
 MOST: Final = 10
 PERIOD_NS: Final = 10_000_000_000
-# The most kinds counted separately. The bound limits memory if a program logs ever new texts.
+# Maximum number of kinds counted separately. The bound limits memory if a program logs ever new
+# texts.
 MAX_KINDS: Final = 512
 
 # The kind of a record: file, line, message without arguments, and an optional name, or "".

@@ -249,9 +249,9 @@ def check_table(counts: Iterable[int]) -> None:
 # spaced values of each output, and of each state that the entry writes, are stored.
 
 SELF_TEST_RULE: Final = 1  # version of the rule for inputs and states, and for the kept values
-# The most values to keep of one array: all values of each output of the driving models (2576 at
-# most). It is prime, so that the step through larger arrays does not hit the same column of each
-# row.
+# Maximum number of values to keep of one array: all values of each output of the driving models
+# (2576 at most). It is prime, so that the step through larger arrays does not hit the same column
+# of each row.
 MAX_VALUES: Final = 4093
 MAX_VECTORS: Final = 16
 # Kinds of compared values: arrays that the host reads, and arrays that stay on the device.

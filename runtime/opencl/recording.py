@@ -256,7 +256,7 @@ class Support:
     """A device's support for recordings."""
 
     extension: str  # name of the extension
-    longest: int  # the most launches of one recording; 0 for no limit
+    longest: int  # the maximum number of launches of one recording; 0 for no limit
     changes: bool  # whether arguments can change between replays
     # Version of the command buffers' layer that changes arguments; None without it.
     mutable: tuple[int, int, int] | None = None

@@ -26,7 +26,7 @@ from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.limits import MAX_FILE_BYTES, one_line
 
 Array = NDArray[Any]
-# The most threads of onnxruntime; chosen by hand.
+# The maximum number of threads of onnxruntime; chosen by hand.
 MAX_THREADS = 2
 
 

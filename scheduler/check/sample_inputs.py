@@ -43,7 +43,8 @@ MOST_STEPS = 16
 HALVES = 1 / 4
 # The range of units. Other constants are epsilons, or substitutes for infinity in a mask.
 UNITS = (2.0**-10, 2.0**10)
-# The most units, chosen by hand. Each row of an input has one, so each must get enough rows.
+# Maximum number of units, chosen by hand. Each row of an input has one, so each must get enough
+# rows.
 MOST_UNITS = 8
 # Constants with more elements than this are tables or weights, not units.
 MOST_NUMBERS = 4

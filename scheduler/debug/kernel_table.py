@@ -88,7 +88,7 @@ class Totals:
     bytes_moved: int  # bytes read and written
     arena_peak: int  # the highest byte of the arena in use
     arena_unplanned: int  # size of the arena without reuse, in bytes
-    arena_live: int  # the most bytes alive at once, a lower bound for any plan
+    arena_live: int  # the maximum number of bytes alive at once, a lower bound for any plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from scheduler.onnx_import.support import check_supported
 
 Array = NDArray[Any]
 
-# The most programs that a prepared model keeps, one per combination of shapes and bound values.
+# Maximum number of programs that a prepared model keeps, one per combination of shapes and bound
+# values.
 MAX_PROGRAMS: Final = 4
 _DEVICE: Final = re.compile(r"([A-Za-z]+)(?::(\d+))?")
 

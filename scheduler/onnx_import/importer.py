@@ -49,7 +49,7 @@ Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
 # The largest initializer that can be a shape; shape inference gets the values of these only.
 MAX_SHAPE_ELEMENTS = 1024
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-# The most notes about values whose computed type differs from the declared type.
+# The maximum number of notes about values whose computed type differs from the declared type.
 MOST_NOTES: Final = 3
 
 

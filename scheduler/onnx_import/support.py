@@ -142,7 +142,7 @@ RANDOM = frozenset(
     {"Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-NAMES_PER_OP = 8  # the most nodes of an operator named in a message
+NAMES_PER_OP = 8  # the maximum number of nodes of an operator named in a message
 
 # ONNX operator -> advice on what to use instead.
 HINTS = {

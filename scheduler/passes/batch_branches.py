@@ -21,7 +21,7 @@ from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# The most branches in one batch.
+# The maximum number of branches in one batch.
 MAX_MEMBERS = 64
 
 _VIEWS = MOVES | {Op.CAST}

@@ -31,7 +31,7 @@ from scheduler.passes.splat import value_of
 
 # With fewer rows, comparing each row costs no more than computing the selected one.
 MIN_ROWS = 3
-# The most nodes visited between a sum and its comparisons.
+# The maximum number of nodes visited between a sum and its comparisons.
 MAX_STEPS = 32
 # Weights with more elements than this are not checked for infinities.
 MAX_FINITE = 1 << 26

@@ -29,7 +29,8 @@ _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
 CHEAP = 4
 # With more operands than this, gathering each operand separately does not pay.
 MAX_LEAVES = 8
-# The most nodes visited below one gather, chosen by hand: the search repeats for each gather.
+# Maximum number of nodes visited below one gather, chosen by hand: the search repeats for each
+# gather.
 MAX_VISITS = 64
 
 

@@ -39,7 +39,7 @@ THRESHOLD = 32768  # elements per result; tinygrad splits from the same number o
 # Chosen by hand: enough for a CPU's cores or a GPU's groups, and a cheap second stage.
 MAX_PARTS = 256
 MIN_PARTS = 8
-# The most nodes visited below a long reduction.
+# The maximum number of nodes visited below a long reduction.
 MAX_WALK = 64
 # A device with at most this many buffers per kernel has few; OpenCL guarantees 8.
 FEW_BUFFERS = 32

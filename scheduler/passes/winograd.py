@@ -41,9 +41,9 @@ from scheduler.passes.winograd_kernel import (
 
 Worth = Callable[[Shape, DeviceSpec], bool]
 
-# The most movement nodes between a convolution and the image it reads.
+# The maximum number of movement nodes between a convolution and the image it reads.
 MAX_STEPS = 32
-# The most elementwise nodes visited after a convolution.
+# The maximum number of elementwise nodes visited after a convolution.
 MAX_CHAIN = 24
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
 CHANNELS_LAST = (0, 2, 3, 1)

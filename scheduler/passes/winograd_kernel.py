@@ -36,8 +36,8 @@ LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48
 # Size of V for one tile and channel, in bytes: 16 float32.
 TILE_BYTES: Final = 64
-# The most bytes of V, which is on a work-item's stack. Threads have 8 MiB on Linux, and 2 MiB
-# with `ulimit -s unlimited` (glibc).
+# Maximum number of bytes of V, which is on a work-item's stack. Threads have 8 MiB on Linux, and 2
+# MiB with `ulimit -s unlimited` (glibc).
 STACK_BYTES: Final = 3 << 19
 
 

@@ -24,8 +24,8 @@ from scheduler.loops.place import Place, PlacedStore
 from scheduler.render import opencl_c as cl
 from scheduler.render.kernel_code import Emitter, Instance, Needs, Val
 
-# The most elements of a buffer of fill values, which masked loads read if their predicate fails. A
-# longer load adds its whole index before the choice of the pointer.
+# Maximum number of elements of a buffer of fill values, which masked loads read if their predicate
+# fails. A longer load adds its whole index before the choice of the pointer.
 MAX_FILL = 4096
 # Sizes of these buffers are multiples of this, so that most loads share one buffer.
 FILL_BLOCK = 256

@@ -37,7 +37,7 @@ from scheduler.render.render import Nest, render
 from scheduler.schedule_cache import EntryGraph
 
 Array = NDArray[Any]
-RECORDS: Final = 48  # the most runs of a variant in one turn
+RECORDS: Final = 48  # the maximum number of runs of a variant in one turn
 LAUNCH_MS: Final = 1.5  # target duration of a turn, many times the cost of starting it
 COLD_BYTES: Final = 6 << 20  # all weight copies of a variant, more than the caches of a core
 MAX_DATA_BYTES: Final = 1 << 30  # weights of all variants of a program

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from runtime.format.manifest import Manifest
 
-MOST_NAMED = 6  # the most nodes of a kernel that a message lists
+MOST_NAMED = 6  # the maximum number of nodes of a kernel that a message lists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

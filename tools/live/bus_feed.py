@@ -44,7 +44,8 @@ SILENT_S: Final = 1.5
 CAMERA_S: Final = 2.0
 # Number of health messages, one a second, over which stage times are computed.
 HEALTHS: Final = 11
-# The most messages of one service read in one pass: more than any service sends in a second.
+# Maximum number of messages of one service read in one pass: more than any service sends in a
+# second.
 _MAX_PER_PASS: Final = 200
 # Frames kept per camera: an answer follows its frame by 50 ms, on a slow machine by a few frames.
 KEPT: Final = 8

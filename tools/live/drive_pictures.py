@@ -28,8 +28,8 @@ from tools.playback.threads import yield_to_others
 from tools.report.picture import encode_jpeg
 from tools.views.pass_over import planes
 
-# The most segments of a route that are open at once, and that are searched for a frame: the one
-# expected from its number, and its neighbors.
+# Maximum number of segments of a route that are open at once, and that are searched for a frame:
+# the one expected from its number, and its neighbors.
 OPEN_SEGMENTS: Final = 3
 # Number of pictures kept before the present one, for stepping back.
 KEPT: Final = 24

@@ -262,9 +262,10 @@ logger = logging.getLogger(__name__)
 Sample = tuple[str, float, Shown]
 """A field's text, seconds since the start of the view, and the field's value."""
 
-# The most messages of one service read in one pass: more than any service sends in a second.
+# Maximum number of messages of one service read in one pass: more than any service sends in a
+# second.
 _MAX_PER_PASS: Final = 200
-# The most samples that can wait; further ones are dropped.
+# The maximum number of samples that can wait; further ones are dropped.
 _MAX_WAITING: Final = 20_000
 
 

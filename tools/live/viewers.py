@@ -60,7 +60,7 @@ class Viewer:
     def __init__(self) -> None:
         self.camera = ROAD  # the camera whose pictures it wants
         self.is_paused = False  # whether it wants nothing for now
-        self.rate_hz = MAX_RATE_HZ  # the most messages per second that it wants
+        self.rate_hz = MAX_RATE_HZ  # the maximum number of messages per second that it wants
         self.wanted = 0  # requested row of a log
         self.number = 0  # number of the last message about a daemon
         self.in_transit: deque[int] = deque()  # numbers of messages not acknowledged yet

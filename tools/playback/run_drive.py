@@ -48,7 +48,7 @@ from tools.playback.threads import prefetch
 #
 # An error in the thread is raised by the caller's next call.
 
-# The most moments that wait to be written; more than a slow disk needs, in a few MiB.
+# The maximum number of moments that wait to be written; more than a slow disk needs, in a few MiB.
 DEPTH = 32
 
 

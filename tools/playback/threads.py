@@ -20,9 +20,9 @@ from typing import Final
 
 from tools.drives.drive import KEPT_MOMENTS, Drive, DriveInfo, Moment
 
-# The most queued moments. In addition, one waits for room in the queue, one is in use, and the
-# drive fills the buffers of the next one. Together they must not exceed the moments that a drive
-# keeps.
+# Maximum number of queued moments. In addition, one waits for room in the queue, one is in use, and
+# the drive fills the buffers of the next one. Together they must not exceed the moments that a
+# drive keeps.
 DEPTH: Final = 4
 assert DEPTH + 3 <= KEPT_MOMENTS
 # For setpriority(2), from -20 (first) to 19 (last). Playback does not wait for the decoder while

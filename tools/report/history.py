@@ -61,7 +61,7 @@ MAX_BYTES: Final = 64 << 20
 MAX_LINE_BYTES: Final = 64 << 10
 MAX_FIGURES: Final = 400
 MAX_TEXT: Final = 200
-# The most damaged lines to report one by one.
+# The maximum number of damaged lines to report one by one.
 MAX_DAMAGED: Final = 20
 _TEXTS: Final = ("date", "commit", "command", "subject", "device", "model")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)

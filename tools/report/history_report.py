@@ -37,8 +37,8 @@ from tools.report.report_page import (
 MIN_PAST: Final = 5
 # Older values depend more on the machine than on the code.
 MAX_PAST: Final = 50
-# The most runs of a metric to analyze. The time to find change points grows faster than their
-# number.
+# Maximum number of runs of a metric to analyze. The time to find change points grows faster than
+# their number.
 MAX_RUNS: Final = 1000
 # Allowed number of standard deviations: one run in 16 000 exceeds it by chance.
 DEVIATIONS: Final = 4.0
@@ -48,7 +48,7 @@ MAD_SIGMA: Final = 1.4826
 # of the metric's name. Smaller ones pass even if the past values do not vary.
 LEAST_SHARE: Final = 0.02
 LEAST: Final = {"_ms": 0.02, "_m": 1e-3, "_rad": 5e-4, "_mps": 5e-3, "_mps2": 1e-2, "_deg": 0.02}
-# The least number of values between two change points, so that one outlier makes none.
+# The minimum number of values between two change points, so that one outlier makes none.
 MIN_LEVEL: Final = 3
 # Patterns of metrics that should be low, and of those that should be high.
 LOWER: Final = (
@@ -63,7 +63,7 @@ State = Literal["beyond", "better", "within", "short"]
 # Limits of the page's length. The command's JSON has all metrics.
 MAX_CHARTS = 120
 MAX_ROWS = 200
-# The most metrics to name in a sentence.
+# The maximum number of metrics to name in a sentence.
 MAX_NAMED = 3
 STATES = {
     "beyond": ("bad", "outside the allowed range"),

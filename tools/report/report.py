@@ -48,7 +48,7 @@ TOP_VIEW_Y_M = 14.0
 
 # Prefix of the checkpoints of ``modeld make-model``.
 EXAMPLE_PREFIX = "example-"
-# The most pictures on the page.
+# The maximum number of pictures on the page.
 MAX_PICTURES = 4
 # The longest history of a known driving model: 5 s at 20 Hz.
 WARM_UP_FRAMES = 100

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Interval of checks for subscribers, and the longest delay until a signal is noticed.
 LOOK_MS: Final = 100
-# The most messages of one service per round, so a fast service does not delay the others.
+# Maximum number of messages of one service per round, so a fast service does not delay the others.
 ROUND_MESSAGES: Final = 50
 # Interval of checks for sockets without permission and for replaced rings, in seconds.
 _CHECK_S: Final = 1.0

@@ -15,7 +15,7 @@ HIDDEN = {
     "ProtectHome=yes": (Path("/home"), Path("/root"), Path("/run/user")),
     "PrivateTmp=yes": (Path("/tmp"), Path("/var/tmp")),  # noqa: S108 - none is written to
 }
-# The most interpreters followed, if a script's interpreter is itself a script.
+# The maximum number of interpreters followed, if a script's interpreter is itself a script.
 MAX_STEPS = 8
 _SHEBANG_BYTES = 256
 

@@ -32,7 +32,7 @@ from runtime.run.submission import open_queue
 from runtime.texts import short_origin
 from tools.lib.json_output import json_text
 
-# The most launches in a trace: about 20 MB of JSON, which viewers open in seconds.
+# The maximum number of launches in a trace: about 20 MB of JSON, which viewers open in seconds.
 MAX_EVENTS = 20_000
 _DEVICE = {"pid": 1, "tid": 1}
 _HOST = {"pid": 1, "tid": 2}

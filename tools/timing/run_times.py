@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from runtime import Program
 
 WARM_UP_RUNS: Final = 5
-# The least number of runs in a measurement by time, for meaningful percentiles.
+# The minimum number of runs in a measurement by time, for meaningful percentiles.
 LEAST_RUNS: Final = 10
 PERCENTILES: Final = (90, 95, 99)
-# The most runs to measure phases: medians need only a few.
+# The maximum number of runs to measure phases: medians need only a few.
 PHASED_RUNS: Final = 50
 # Calls in a block, and the pause before it. The pause is longer than any peer's workers spin; the
 # daemon pauses between frames, too.

@@ -25,7 +25,7 @@ from scheduler.onnx_import.limits import (
     qualified_op,
 )
 
-NAMES_IN_CYCLE = 3  # the most nodes of a cycle named in a message
+NAMES_IN_CYCLE = 3  # the maximum number of nodes of a cycle named in a message
 # Bytes per element of an input; types that are not listed count as one byte.
 _WIDE = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.INT32: 4, onnx.TensorProto.UINT32: 4}
 _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProto.UINT64: 8}

@@ -14,7 +14,7 @@ from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
 from scheduler.tensor.tensor import Tensor
 
-# The most elements of a matrix computed at import.
+# The maximum number of elements of a matrix computed at import.
 MAX_MATRIX = 1 << 24
 
 

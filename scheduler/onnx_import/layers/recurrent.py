@@ -98,7 +98,8 @@ def _parameter(name: str, attribute: str, given: Iterator[float], default: float
     return float(value)
 
 
-# The most steps of a sequence. Each step adds to the graph, so a longer one compiles for hours.
+# Maximum number of steps of a sequence. Each step adds to the graph, so a longer one compiles for
+# hours.
 MAX_STEPS = 1024
 # Attribute `direction` -> whether each direction runs backward.
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}

@@ -57,7 +57,7 @@ def size_of(ctx: NodeContext) -> Value:
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
-# The most elements of a constant range; more means a damaged model.
+# The maximum number of elements of a constant range; more means a damaged model.
 MAX_RANGE = 1 << 24
 
 

@@ -41,7 +41,7 @@ from scheduler.tensor.tensor import Tensor
 # data[t[u]] += updates[u]     ->   data + sum(gather(updates, table))   table: (rows, most updates)
 # t is a box, in order         ->   where(inside, pad(updates), data)    no constant needed
 
-# The most entries of a constant table; beyond it, the graph searches at run time.
+# The maximum number of entries of a constant table; beyond it, the graph searches at run time.
 MAX_TABLE = 2**24
 # A table with more entries than this has only the written rows.
 LARGE_TABLE = 2**18
@@ -136,8 +136,8 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tenso
     return total.pad(pairs, how.neutral(updates.dtype)).gather(as_tensor(back), 0)
 
 
-# The most comparisons of a search: about 30 us on one core. A hand-written kernel takes two more
-# launches. A SIMT device makes thousands of comparisons in parallel.
+# Maximum number of comparisons of a search: about 30 us on one core. A hand-written kernel takes
+# two more launches. A SIMT device makes thousands of comparisons in parallel.
 MAX_VISITS = 2**18
 MAX_SIMT_VISITS = 2**26  # chosen by hand
 

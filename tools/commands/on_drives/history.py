@@ -39,7 +39,7 @@ from tools.report.history_report import (
 )
 
 HEADER = ("", "figure", "last", "allowed", "runs", "commit", "of")
-# The most unchanged metrics to print. --json and --html have all of them.
+# The maximum number of unchanged metrics to print. --json and --html have all of them.
 SHOWN = 20
 
 

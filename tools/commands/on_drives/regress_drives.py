@@ -78,8 +78,8 @@ from tools.report.report_page import write_page
 
 __all__ = ["add_arguments", "run"]
 
-# The most drives to explain. Causes repeat, and each explanation loads two programs and plays a
-# part of the drive.
+# Maximum number of drives to explain. Causes repeat, and each explanation loads two programs and
+# plays a part of the drive.
 EXPLAINED_DRIVES = 3
 
 

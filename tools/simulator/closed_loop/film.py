@@ -135,7 +135,7 @@ def line_errors_m(found: Curves, truth: Curves) -> Floats:
 
 # Width and height of the clip, those of a page column.
 SIZE: Final = (640, 400)
-# The most pictures of a clip, and the least number of frames between two of them.
+# The maximum number of pictures of a clip, and the least number of frames between two of them.
 MOST_PICTURES: Final = 60
 EVERY: Final = 2
 # Quality just above the onset of visible blocks; 10 to 15 KB per picture.

@@ -36,7 +36,7 @@ from tools.simulator.world.curves import Floats
 
 # With a larger share of late frames, the timing decided the drive, and its result means little.
 MOST_LATE = 0.5
-# The most drives with charts; more would make the page too long.
+# The maximum number of drives with charts; more would make the page too long.
 SHOWN = 12
 _WIDTH = 1120
 _TOP_HEIGHTS = (110, 420)

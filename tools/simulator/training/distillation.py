@@ -164,7 +164,7 @@ FOLDER = "eight-bits"
 VISION_SHARE = 0.85
 # Number of held-out samples for the comparison.
 _MOMENTS = 120
-# The most rendered samples to keep, and the number before the first step.
+# The maximum number of rendered samples to keep, and the number before the first step.
 _SLOTS, _FIRST_SAMPLES = 512, 64
 _ROW_STEPS = 5
 _PATH_S = (1.0, 2.0, 4.0)

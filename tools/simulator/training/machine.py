@@ -19,7 +19,7 @@ _NEVER = 2**31 - 1
 # Upper bound of the memory for a step with a batch of 32; untouched parts use no memory.
 _LARGE = 2 << 30
 _LARGE_PAGE = 2 << 20
-# The most times that a sample is used, on average over all rendered samples.
+# The maximum number of uses of a sample, on average over all rendered samples.
 MOST_USES = 2.0
 # The painters' turn lasts until there are new samples for this many steps.
 TURN_STEPS = 4

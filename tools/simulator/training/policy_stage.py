@@ -36,8 +36,8 @@ BATCH = 192
 # learning, far from the lane's centre, was 0.72 m with 5e-4 and 0.63 m with 1.5e-3. 4e-3 was not
 # better than 2e-3.
 RATE = 2e-3
-# The most uses of each row; more cause overfitting of braking (ADR 0098). Learning then ends early,
-# and the time is used for more drives.
+# Maximum number of uses of each row; more cause overfitting of braking (ADR 0098). Learning then
+# ends early, and the time is used for more drives.
 MOST_USES = 4.0
 # Ten times that of vision. On held-out drives it improved braking, steering and own speed, and made
 # accelerations worse by a hundredth (ADR 0098).

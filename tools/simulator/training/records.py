@@ -33,7 +33,7 @@ from tools.report.report_page import (
 NAME = "history.jsonl"
 PAGE = "curves.html"
 PICTURE = "curves.svg"
-# The most points of a curve; losses of more steps are averaged.
+# The maximum number of points of a curve; losses of more steps are averaged.
 _POINTS = 240
 # Number of charts per row of the picture.
 _ACROSS = 3
