@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ADVICE: Final = (
-    "run both processes with one group, or correct group and mode (docs/formats/bus.md#who-may-use)"
+    "run both processes with one group, or correct group and mode (docs/formats/bus.md#permissions)"
 )
 
 

@@ -30,7 +30,7 @@ from tests.other_user import (
 __all__ = ["open_directory"]
 
 ADVICE = (
-    "run both processes with one group, or correct group and mode (docs/formats/bus.md#who-may-use)"
+    "run both processes with one group, or correct group and mode (docs/formats/bus.md#permissions)"
 )
 CAMERA: dict[str, Any] = {"user": CAMERA_USER, "group": SHARED_GROUP}
 DAEMON: dict[str, Any] = {"user": DAEMON_USER, "group": SHARED_GROUP}
