@@ -1,7 +1,7 @@
 """The table of options that name files and directories, and their check before a command begins.
 
 `tools.cli` calls `check_files` before it runs a command. `COMMAND_FILES` lists, for each command,
-the options for files that it writes and reads. Each read file has a role, which specifies the
+the options for files that it writes and reads. Each file to read has a role, which specifies the
 accepted kinds of files. Add every new option that names a file: one test compares the table with
 the options, and another passes unsuitable files to each of them.
 """
@@ -37,8 +37,8 @@ ARTIFACT: Final = Role(
     max_bytes=17 * GIB,
     advice="modeld compile makes one of ONNX files",
 )
-# Other kinds are accepted too, because the importer has better messages for files of other
-# exporters. 2 GiB is protobuf's limit.
+# Almost all kinds pass here, because the importer explains better what is wrong with them. 2 GiB is
+# protobuf's limit.
 ONNX: Final = Role("an ONNX model", frozenset(NOUNS) - {"log", "video", ""}, max_bytes=2 * GIB)
 LOG: Final = Role("an event log", frozenset({"log"}), advice="give an rlog, a qlog or a replay's")
 MODEL: Final = Role("an artifact or an ONNX model", ARTIFACT.kinds | ONNX.kinds, max_bytes=17 * GIB)
@@ -106,7 +106,10 @@ MODEL_OR_REFERENCES: Final = replace(
 
 
 class More(NamedTuple):
-    """Files and directories that are not named by an option, by their name in messages."""
+    """Files and directories that no option names, keyed by the name that error messages use.
+
+    The `reads` have no roles: they are only compared with the outputs.
+    """
 
     files: Mapping[str, Path | None] = {}  # files to write
     reads: Mapping[str, Path | None] = {}  # files to read
@@ -286,7 +289,7 @@ def check_files(args: argparse.Namespace, also: Mapping[str, Path] | None = None
     """Check the outputs, then the inputs of a command.
 
     No output may overwrite an input or be inside one, and each input must fit its role. `also` are
-    additional files that the command writes, by their name in messages.
+    additional files that the command writes, keyed by the name that error messages use.
 
     Raises:
         UsageError: An output is unsuitable, see `check_outputs`.

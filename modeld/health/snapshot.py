@@ -20,7 +20,7 @@ from modeld.state.loop_state import BOUNDS_MS, NS_PER_MS, Fault, LoopState
 
 _STATUS: Final = "/proc/self/status"
 _DESCRIPTORS: Final = "/proc/self/fd"
-# Maximum number of bytes read of the status file. It has about 1.5 KB, more with many CPUs or
+# Maximum number of bytes read of the status file. It is about 1.5 KB long, more with many CPUs or
 # groups.
 _STATUS_BYTES: Final = 16 << 10
 _KIB: Final = 1024
@@ -132,7 +132,7 @@ def find_sensors(root: Path = Path("/sys/class")) -> tuple[Sensor, ...]:
 def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
     """Return the readings of the sensors; if there are too many, the hottest `MOST_TEMPERATURES`.
 
-    Reading a sensor on a slow bus takes time, so call this in a thread that may be late.
+    Reading a sensor on a slow bus takes time, so call this in a thread without deadlines.
     """
     found = []
     for sensor in sensors:
@@ -142,8 +142,8 @@ def read_temperatures(sensors: Sequence[Sensor]) -> tuple[Temperature, ...]:
             continue
         if _COLDEST_C <= degrees_c <= _HOTTEST_C:
             found.append(Temperature(sensor.name, degrees_c))
-    hottest = sorted(found, key=lambda one: -one.degrees_c)[:MOST_TEMPERATURES]
-    return tuple(one for one in found if one in hottest)
+    hottest = sorted(range(len(found)), key=lambda number: -found[number].degrees_c)
+    return tuple(found[number] for number in sorted(hottest[:MOST_TEMPERATURES]))
 
 
 def _numbered(folder: Path, pattern: str) -> list[Path]:
@@ -185,7 +185,7 @@ class ServiceFacts:
     """Facts that do not change while a model is in use. Digests are hexadecimal."""
 
     kind: str  # kind of artifact, "driving" or "monitoring"
-    model: str = ""  # path of the model in use; "": use the loop's name for it
+    model: str = ""  # path of the model in use; if empty, `LoopState.model` is used
     sha256: str = ""  # digest of the artifact
     program_sha256: str = ""  # digest of its program
     # Lineage (origin of the model) as stored in the artifact.
@@ -207,7 +207,7 @@ class FaultCount:
 
     name: str
     count: int  # since the start
-    recent: int  # in the recent period
+    recent: int  # since the earlier moment, `HealthSnapshot.recent_s` ago
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class StageCounts:
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """The daemon's health. Fields are as in health.capnp; times are in seconds."""
+    """The daemon's health. Fields are as in health.capnp."""
 
     facts: ServiceFacts
     uptime_s: float

@@ -365,3 +365,9 @@ def test_of_many_sensors_the_hottest_are_told(tmp_path: Path) -> None:
     assert {one.degrees_c for one in found} == {float(20 + n) for n in range(74, 90)}
     numbers = [int(one.name.removeprefix("zone-")) for one in found]
     assert numbers == sorted(numbers)
+
+
+def test_sensors_of_one_name_and_temperature_stay_within_the_limit(tmp_path: Path) -> None:
+    for number in range(2 * MOST_TEMPERATURES):
+        zone(tmp_path, number, "soc", "50000")
+    assert len(read_temperatures(find_sensors(tmp_path))) == MOST_TEMPERATURES

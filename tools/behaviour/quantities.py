@@ -1,4 +1,4 @@
-"""The quantities of behaviour: numbers of a frame that a driver would feel.
+"""The quantities of behaviour: numbers per frame whose change a driver would feel.
 
 A quantity, such as the planned position after 2 s, is computed from the published `modelV2`. Most
 can also be computed from the ground truth of a rendered drive. `BehaviourReader` collects all
@@ -59,7 +59,7 @@ def place_of(grid: Floats, at: float) -> Place:
 
 
 def _between(values: Sequence[float], place: Place) -> float:
-    """Return a message's curve at a place; NaN if it has another number of points."""
+    """Return the interpolated value of a curve; NaN if the curve does not have 33 points."""
     if len(values) != _POINTS:
         return math.nan
     index, share = place

@@ -41,7 +41,7 @@ NO_FRAMES = "this log has no frames; name the drive that it was made from with -
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of the command line, without the source."""
+    """The command-line options except the source."""
 
     rate_hz: float  # at most this many pictures a second
     width: int  # maximum width of the pictures in pixels
@@ -56,14 +56,14 @@ class Session(Protocol):
 
     mode: str  # "live" or "log"
     title: str
-    source: Source  # of messages
+    source: Source  # the source of the messages
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
         """Start inside the server's running loop; `fail` may be called from any thread."""
 
 
 class LiveSession:
-    """A session about a daemon on a bus; `close` ends the feed's thread."""
+    """A session that shows a daemon on a bus; `close` ends the feed's thread."""
 
     mode = "live"
 
@@ -189,7 +189,7 @@ def _index_of(text: str, logs: list[Path], stack: ExitStack) -> LogIndex:
 
 
 def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
-    """Return the logs, and the drive with their frames or None."""
+    """Return the logs, and the drive that has their frames (None if unknown)."""
     path = Path(text)
     if path.is_file():
         segment = segment_at(path)

@@ -26,7 +26,8 @@ from tools.errors import DriveError, ToolError, UsageError
 ALWAYS_PLAYED: Final = frozenset({"initData", "carParams"})
 # Services that a listening daemon publishes itself. A service has a single publisher.
 BLOCKED_BY_DEFAULT: Final = frozenset(DAEMON_SERVICES)
-# Opened before anything is sent: an early subscriber needs up to half a second to connect.
+# Opened before anything is sent: a running subscriber needs up to half a second to connect to a new
+# publisher.
 OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "initData")
 
 
