@@ -141,8 +141,8 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tenso
     return total.pad(pairs, how.neutral(updates.dtype)).gather(as_tensor(back), 0)
 
 
-# Maximum number of comparisons of a search: about 30 us on one core. Beyond it, a hand-written kernel
-# is faster, although it takes two more launches.
+# Maximum number of comparisons of a search: about 30 us on one core. Beyond it, a hand-written
+# kernel is faster, although it takes two more launches.
 MAX_VISITS = 2**18
 # The maximum for SIMT devices, which make thousands of comparisons in parallel; chosen by hand.
 MAX_SIMT_VISITS = 2**26
