@@ -2,7 +2,7 @@
 
 A multiply-add counts as two operations, an elementwise function as one per element of the result
 (layers of several steps: `PER_ELEMENT`), a reduction as one per input element, and data movement as
-none. The counts describe the model: fusion, constant folding and fast algorithms do not change them.
+none. The counts describe the model, regardless of fusion, constant folding and fast algorithms.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def _convolution(weight: int) -> Count:
 
 def _product(left: int) -> Count:
     """Return the count of a matrix product whose first factor is input `left`."""
+
     def count(_: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
         return prod(_known(outputs, 0)) * _known(inputs, left)[-1]
 

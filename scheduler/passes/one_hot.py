@@ -113,8 +113,9 @@ class _Gate:
     """A comparison that must match for a value to be nonzero."""
 
     node: Node
-    index: Index  # index at which the comparison is evaluated, by the ranges of the value's axes
-    # nodes from the value down to above the comparison, with the number of the operand below each
+    index: Index  # index of the comparison's element, as a function of the index of the value's
+    # the nodes from the value down to the one above the comparison, each with the number of the
+    # operand that leads to the comparison
     path: tuple[tuple[Node, int], ...]
     equal: bool  # True if the operator is EQ, False for NE
 

@@ -235,7 +235,12 @@ class Reference:
 
 
 def kernel_source(shape: Shape, blocks: Blocks) -> str:
-    """Return the kernel's source; its parameters are in0, in1, ... for the inputs, then U."""
+    """Return the kernel's source; its parameters are in0, in1, ... for the inputs, then U.
+
+    for each tile of the work-item:                                _forward: v = V
+    for each panel of output channels, for each register tile:     _products: m = sums of U * V
+                                                                   _back: A^T m A, and the epilogue
+    """
     depth = sum(shape.channels) // blocks.lanes
     lines = [*_head(shape, blocks, depth), *_forward(shape, blocks, depth)]
     lines += [*_products(shape, blocks, depth), *_back(shape, blocks), "  }", "}"]
@@ -247,7 +252,8 @@ def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
-        # One more vector per row: rows a power of two apart would compete for few cache lines.
+        # v has a row for each of the 16 elements of a transformed tile. One more vector per row: rows
+        # a power of two apart would compete for few cache lines.
         f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
         f"const int group = get_global_id(0) / {count};",
         f"const int first = get_global_id(0) % {count} * {blocks.tiles};",

@@ -1,7 +1,7 @@
 """`TensorPower`: powers of tensors.
 
 Constant exponents of -0.5, 0.5 and whole ones from -2 to 8 become products, roots or reciprocals.
-Other powers of integers are computed by repeated squaring, and those of floats by the POW operation.
+Other powers of integers are computed by repeated squaring, those of floats by the POW operation.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def modulo(ctx: NodeContext) -> Value:
 def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
     """Return the remainder of a by b, with the sign of a if `truncated`, else with the sign of b.
 
-    It subtracts multiples of 2^12 b (float64: 2^26 b) first, then of b, so both quotients are small.
+    It subtracts multiples of 2^12 b (float64: 2^26 b) first, then of b, so quotients are small.
     A finite a divided by infinity remains a, or becomes the infinity b if the sign must change. An
     infinite a, b = 0 and NaN give NaN.
     """
