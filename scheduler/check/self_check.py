@@ -1,9 +1,9 @@
 """The self-check: compares a compiled model on a device with a reference implementation.
 
-`verify` checks plain models, `verify_driving` driving programs. A difference beyond the tolerance
-is a failure only if `Arbiter`, which evaluates the model in float64, does not find our result as
-good as the reference's. The artifact is also written, loaded and run again, which must give the
-same bits. Failures are collected in a `Report`; its `require` raises an error for them.
+`verify` checks plain models, `verify_driving` driving programs. If a difference exceeds the
+tolerance, `Arbiter` evaluates the model in float64 and decides whether it is a failure. The
+artifact is also written, loaded and run again, which must give the same bits. Failures are
+collected in a `Report`; its `require` raises an error for them.
 """
 
 from __future__ import annotations

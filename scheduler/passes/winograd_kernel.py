@@ -252,8 +252,8 @@ def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
-        # v has a row for each of the 16 elements of a transformed tile. One more vector per row: rows
-        # a power of two apart would compete for few cache lines.
+        # v has a row for each of the 16 elements of a transformed tile. Each has one more vector,
+        # because rows a power of two apart would compete for few cache lines.
         f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
         f"const int group = get_global_id(0) / {count};",
         f"const int first = get_global_id(0) % {count} * {blocks.tiles};",

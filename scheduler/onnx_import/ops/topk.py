@@ -263,7 +263,7 @@ def _take(x: Tensor, places: Tensor) -> Tensor:
 def _counting_plan(rows: int, size: int, k: int) -> tuple[int, int]:
     """Return the cost of all rounds of counting in adds, and the block size of the first round.
 
-    A block size of 0 means a single block. Each round takes three launches.
+    A block size of 0 means a single block. Each round counts as three launches.
     """
     best = rows * size * (size * _COMPARE + k * _PICK) + 3 * _LAUNCH, 0
     block = 2 ** int(np.ceil(np.log2(2 * k)))
