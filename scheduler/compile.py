@@ -260,7 +260,7 @@ def _finish(
             {
                 "role": role,
                 "file": Path(model.name).name,
-                "sha256": model.sha256 or "0" * 64,
+                "sha256": model.sha256 or "0" * 64,  # zeros for a model that was in memory
                 "checkpoint": props.get("model_checkpoint", ""),
             }
         )

@@ -65,7 +65,7 @@ class Flags:
 
     debug: int = 0  # DEBUG level, 0 for off
     viz: str = ""  # value of VIZ, see `viz_path`
-    # Also for floats, fold x * 0 to 0, x - x to 0, a / a to 1 and (a * b) / b to a.
+    # Whether `canonicalize.FLOAT_RULES` apply, such as x * 0 -> 0, x + 0 -> x and a / a -> 1.
     float_unsafe: bool = False
     schedule_cache: bool = True  # whether compiled graphs are cached
     max_kernel_buffers: int | None = None  # most buffers per kernel; None for the device's limit

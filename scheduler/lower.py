@@ -1,8 +1,8 @@
 """Lowers a list of kernels to OpenCL C.
 
-For each kernel this chooses the vectorized range and the memory layout of the results, merges
-ranges, chooses the loops and renders the text. Layouts and loops depend on neighboring kernels, so
-all kernels of an entry are lowered together.
+For each kernel this chooses the vectorized range (the loop index that runs over lanes) and the
+memory layout of the results, merges ranges, chooses the loops and renders the text. Layouts and
+loops depend on neighboring kernels, so all kernels of an entry are lowered together.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ def _lower_one(program: _Program, position: int) -> _Launches:
 
 
 def _lower_in_bands(program: _Program, position: int) -> _Launches | None:
-    """Lower a kernel and its successors to one launch that processes one band of rows at a time."""
+    """Lower a kernel and its successors to one launch that processes one band of rows at a time.
+
+    Returns None if `bands_from` finds no bands, or the kernels' loops do not allow them.
+    """
     spec, kernels = program.spec, program.kernels
     bands = bands_from(kernels, program.last_read, position, frozenset(program.free), spec)
     if bands is None:
@@ -321,7 +324,7 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
 
 
 def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
-    """Return the number of arguments a loop nest may have in addition to those its body reads."""
+    """Return how many arguments each loop nest can have in addition to those its body reads."""
     # Each view of a weight can be packed in its own order, which needs another argument.
     read = {n if is_weight(n.src[0]) else n.src[0] for n in kernel.loads}
     free = limits.max_buffers - len(read) - len(kernel.targets)

@@ -3,7 +3,7 @@
     named, roots = _after_passes(outputs, writes, context, origins)  graph -> graph
     plan = store_plan(roots, context.spec)                           stored nodes, with reasons
     kernels = make_kernels(plan, origins)                            built, fused, ordered
-    lowered = lower_kernels(kernels, sinks, context)                 kernels -> OpenCL C
+    lowered = lower_kernels(kernels, outputs, context)               kernels -> OpenCL C
 
 While a kernel cannot be rendered or exceeds a limit, this repeats with a plan that stores more
 nodes.
@@ -57,9 +57,9 @@ from scheduler.passes.winograd_kernel import pays, pays_on_all_cpus
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
-# This pass does not run with fp16 weights.
+# The name of the pass that runs only with fp32 storage.
 WINOGRAD: Final = "winograd"
-# The first stage: the graph before any pass.
+# The name of the first stage: the graph before any pass.
 INPUT: Final = "input"
 # Bounds the loop if splits never help. Models have needed one or two splits.
 MAX_ROUNDS: Final = 32
@@ -73,7 +73,8 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     worth = pays_on_all_cpus if context.is_strict else pays
     fast = [(WINOGRAD, partial(winograd, spec=context.spec, worth=worth))]
     fixed = (("canonical sums", canonical_sums), ("fixed values", fixed_values))
-    # Integer sums are exact, with or without the dot instruction.
+    # Strict numerics needs the same graph on all devices, so it always uses dot products. They are
+    # integer sums, and exact without the instruction, too.
     dots = replace(context.spec, dot4=True) if context.is_strict else context.spec
     # Table values depend on the compiling machine, so strict numerics has no tables.
     tables = [("tables of bytes", partial(byte_tables, spec=context.spec))]
@@ -246,7 +247,7 @@ def _input_buffers(
 def _after_passes(
     outputs: Mapping[str, Node], states: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[dict[str, Node], list[Node]]:
-    """Return the stored node of each output, and all nodes to compute, after the passes."""
+    """Return the stored node of each output, and all roots after the passes, outputs first."""
     verify([*outputs.values(), *states], origins=origins)
     roots = run_passes([*outputs.values(), *states], context, origins)
     sinks: list[Node] = []

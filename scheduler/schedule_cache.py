@@ -1,7 +1,7 @@
 """The compilation cache: keeps emitted artifacts in memory and on disk, and schedules in memory.
 
-    key = graph (structure, weights, ONNX names), options, context     in memory
-          + source text of the compiler + versions                     on disk
+    key in memory     graph (structure, weights, ONNX names), options, context
+    key on disk       the same, source text of the compiler, versions of modeld, formats and numpy
 
 The cache is not used under DEBUG, under VIZ, or if the context records stages.
 """
@@ -151,6 +151,7 @@ class ScheduleCache:
         if found is None:
             made = compile_entries(entries, context, name=name, kind=kind, options=options)
             head, data = frozen = _freeze(made)
+            # The key is computed again, because source files can change during a compilation.
             if store is not None and on_disk is not None and _disk_key(key) == on_disk:
                 store.put(on_disk, len(head).to_bytes(8, "little") + head + data)
         else:
@@ -285,6 +286,7 @@ def _version() -> str:
 
 
 def _read(store: EntryStore, key: str) -> tuple[_Frozen, Emitted] | None:
+    """Return an entry from disk: 8 bytes for the length of the head, then head and data."""
     payload = store.get(key)
     if payload is None:
         return None

@@ -4,15 +4,15 @@ The tolerance depends on the element type and on the coarsest rounding inside th
 
 float32 and float64      the largest difference is at most 1e-4 of the largest reference value
 fp16 storage, float16    2e-2
-bfloat16                 1e-1; 8-bit floats 3e-1
+bfloat16                 1e-1; floats of 8 bits and fewer 3e-1
 quantized at run time    5e-2, see `QUANTISED_TOLERANCE`
-8-bit integers           at most 1 apart, because a quantized value can round the other way
-other integers, bool     equal, except for one element in 1000 (fp16, quantized: one in 50), because
-                         a differently rounded float can change the result of a comparison
+integers, bool           equal; 8-bit integers at most 1 apart, because a quantized value can round
+                         the other way. One element in 1000 (fp16, quantized: one in 50) may differ
+                         more, because rounding can change the result of a comparison
 NaN, infinities          at the same positions
 
 The reference is usually float32, too, and can itself be wrong. If a comparison fails, `Arbiter`
-decides by evaluating the model in float64 (`DoubleEvaluator`).
+evaluates the model in float64 (`DoubleEvaluator`) and decides whether our result is good enough.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class OutputCheck:
     part: str  # name of the output slice that contains it, or ""
     tolerance: float  # upper limit for `max_rel`
     problem: str  # description of the failure, one clause; "" if the comparison passed
-    note: str = ""  # distances of both from float64, if they were evaluated
+    # distances of our result and the reference from float64, or the reason why there are none
+    note: str = ""
 
     @property
     def excess(self) -> float:
@@ -262,18 +263,22 @@ class Dispute:
 
 
 class Arbiter:
-    """Decides disputes by float64. It prepares the evaluation of the model on first use."""
+    """Decides by float64 whether our result or the reference is wrong where they differ.
+
+    It prepares the evaluation of the model on first use.
+    """
 
     def __init__(self, source: str | Path | OnnxModel, rounding: Rounding) -> None:
         """Store the model and the coarsest rounding inside it."""
         self._source = source
         self._rounding = rounding
         self._evaluator: DoubleEvaluator | None = None
+        # Inputs and float64 outputs of the latest evaluation.
         self._latest: tuple[Mapping[str, Array], dict[str, Array]] | None = None
-        self.why_not = ""
+        self.why_not = ""  # the reason why float64 cannot be evaluated, or ""
 
     def settle(self, check: OutputCheck, dispute: Dispute) -> OutputCheck:
-        """Return a failed check, passed if float64 supports it; `note` has both distances."""
+        """Return a failed check as passed if float64 supports our result, else with the reason."""
         exact = self._evaluate(dispute)
         if exact is None:
             return _refused(check, f"it cannot be arbitrated: {self.why_not}")
@@ -315,7 +320,10 @@ class Arbiter:
         return replace(passed, where=where, max_rel=float(sure.mean()), problem=problem)
 
     def _evaluate(self, dispute: Dispute) -> Array | None:
-        """Return the output in float64, with its type's overflow; None if it is unavailable."""
+        """Return the output in float64, or None if it is unavailable.
+
+        Values that overflow in the output's own type are infinite.
+        """
         if self.why_not:
             return None
         try:
@@ -374,7 +382,10 @@ def _differ(found: Array, exact: Array) -> Array:
 
 
 def _is_as_near(ours: Array, theirs: Array) -> bool:
-    """Whether our errors are about as large as the reference's, where all values are finite."""
+    """Whether our errors are not much larger than the reference's; only finite ones count.
+
+    False if only ours is infinite somewhere, or if the reference is too far off to be credible.
+    """
     if (np.isinf(ours) & ~np.isinf(theirs)).any():
         return False
     both = np.isfinite(ours) & np.isfinite(theirs)

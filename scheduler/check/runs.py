@@ -94,10 +94,11 @@ def input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
 def run_both(
     subject: Subject, reference: Reference, device: Device, constant: Sequence[str]
 ) -> tuple[list[Run], dict[str, str]]:
-    """Run both on seeded inputs of each kind; `constant` names outputs that depend on no input.
+    """Run model and reference on seeded inputs of each kind that suits the model.
 
-    Sets of standard normals are added until every other output has changed, up to MOST_SEEDS.
-    Returns the runs, standard normals first, and the skipped kinds with their reasons.
+    `constant` names outputs that depend on no input. Sets of standard normals are added until all
+    outputs that depend on an input have changed, up to MOST_SEEDS. Returns the runs, standard
+    normals first, and the skipped kinds with their reasons.
     """
     model, compiled = subject.model, subject.compiled
     codes = {
@@ -182,18 +183,19 @@ def _excused(dispute: Dispute, subject: Subject) -> Array:
     with np.errstate(all="ignore"):
         ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     if any(node.op in (Op.MAX, Op.MIN) or _picks(node) for node in nodes):
-        # It is undefined which of two zeros a maximum returns, and so is the sign of 1 / 0.
+        # A maximum of 0.0 and -0.0 can be either, so the sign of its reciprocal is arbitrary.
         excused |= np.isinf(ours) & np.isinf(theirs)
     return excused
 
 
 def _picks(node: Any) -> bool:
+    """Whether a node is a reduction to the maximum or minimum."""
     return node.op is Op.REDUCE and node.arg[0] in (Op.MAX, Op.MIN)
 
 
 def _keep(worst: dict[str, OutputCheck], check: OutputCheck) -> None:
     kept = worst.get(check.name)
-    # A check that float64 decided takes precedence over one with a larger difference.
+    # Failures come first, then checks that float64 decided, then larger differences.
     if kept is None or (bool(check.problem), bool(check.note), check.excess) > (
         *(bool(kept.problem), bool(kept.note), kept.excess),
     ):

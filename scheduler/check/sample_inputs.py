@@ -41,7 +41,7 @@ from scheduler.onnx_import.importer import infer
 MOST_STEPS = 16
 # The share of values that are halfway between two multiples.
 HALVES = 1 / 4
-# The range of units. Other constants are epsilons, or substitutes for infinity in a mask.
+# The range of units. Constants outside are epsilons, or substitutes for infinity in a mask.
 UNITS = (2.0**-10, 2.0**10)
 # Maximum number of units, chosen by hand. Each row of an input has one, so each must get enough
 # rows.
@@ -51,11 +51,13 @@ MOST_NUMBERS = 4
 # Share of zeros in GRID and of infinities in INFINITE, chosen by hand.
 ZEROS = 1 / 8
 INFINITIES = 1 / 16
-# Small models get more sets of inputs, until this many values; minimum and maximum sets.
+# GRID has as many sets of inputs as give this number of values, within the limits (min, max).
 GRID_VALUES, GRID_SETS = 4096, (2, 8)
-# Operators whose results are sums of products, although they are written separately.
+# Operators that sum products. Their translators add the terms one by one, so the imported graph
+# does not show it.
 _WEIGHS = frozenset({"Resize", "Upsample"})
-# In larger models infinities spread everywhere, and float64 takes long to show it.
+# Operations of the largest model that gets EXTREME and INFINITE. In larger models infinities spread
+# everywhere, and the evaluation in float64 takes long.
 MOST_FLOPS = 1_000_000_000
 
 _FLOAT = np.finfo(np.float32)
@@ -98,7 +100,7 @@ def _constant_nodes(model: OnnxModel) -> Iterator[Array]:
 def special_floats(
     kind: Kind, shape: Sequence[int], units: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """Return float64 values of a kind; each row of GRID has one of the units, see `units_of`."""
+    """Return float64 values of a kind. In GRID, each row has one random unit from `units`."""
     noise = rng.standard_normal(tuple(shape))
     if kind is Kind.GRID:
         rows = (*shape[:-1], 1) if len(shape) > 1 else tuple(shape)
@@ -269,7 +271,10 @@ class Roles:
 
 
 def integer_roles(model: OnnxModel, shapes: Mapping[str, Shape]) -> Roles:
-    """Return which integer inputs of the main graph are indices, and which are divisors."""
+    """Return which integer inputs of the main graph are indices, and which are divisors.
+
+    Follows each input through operators that pass its values on, to the operators that use them.
+    """
     integers = {v.name for v in model.inputs if _is_integer(v)}
     if not integers:
         return Roles({}, frozenset())
@@ -327,7 +332,7 @@ def _depth(node: onnx.NodeProto, _: Mapping[str, Sequence[int]], model: OnnxMode
     return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
 
 
-# Operator -> number of its index input, and a function that returns the number of rows.
+# Operator -> position of its index input, and a function that returns the number of rows.
 _PICKS: Mapping[str, tuple[int, Rows]] = {
     "Gather": (1, _along_axis(0)),
     "GatherElements": (1, _along_axis(0)),

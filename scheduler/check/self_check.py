@@ -1,8 +1,9 @@
 """The self-check: compares a compiled model on a device with a reference implementation.
 
-`verify` checks plain models, `verify_driving` driving programs. The artifact is also written,
-loaded and run again, which must give the same bits. Differences are collected in a `Report`; its
-`require` raises an error for them.
+`verify` checks plain models, `verify_driving` driving programs. If a difference exceeds the
+tolerance, `Arbiter` evaluates the model in float64 and decides whether it is a failure. The
+artifact is also written, loaded and run again, which must give the same bits. Failures are
+collected in a `Report`; its `require` raises an error for them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ _Seen = tuple[str, Arrays, Arrays]
 
 # Number of frames that a driving program is checked with.
 FRAMES = 4
-# Width, height, stride and offset of the chroma plane, small enough for any capacity.
+# The NV12 frames: width and height in pixels, stride in bytes, byte offset of the chroma plane.
 GEOMETRY = (320, 200, 384, 384 * 200)
+# Size of a frame: 200 rows of luma and 100 of chroma. An artifact's frame buffer is usually larger.
 PAYLOAD_BYTES = 384 * (200 + 100)
 # Inputs that are one-hot vectors.
 ONE_OF_SEVERAL = ("desire", "traffic_convention")
@@ -54,14 +56,15 @@ class Report:
 
     model: str  # name of the checked model
     reference: str  # name of the reference, and the reason if it is not onnxruntime
-    seeds: int  # number of sets of standard normal inputs
+    seeds: int  # number of sets of standard normal inputs; for a driving program, of frames
     outputs: tuple[OutputCheck, ...]  # the worst comparison of each output, worst first
-    # the worst comparison of each slice, relative to its own largest value
+    # the worst comparison of each named output slice, relative to its own largest value
     parts: tuple[OutputCheck, ...]
     constant: tuple[str, ...]  # outputs that depend on no input
-    unchanged: tuple[str, ...]  # outputs that never changed, neither here nor in the reference
+    # outputs that depend on an input but were the same for all inputs, here and in the reference
+    unchanged: tuple[str, ...]
     failures: tuple[str, ...]  # one sentence each; empty if the check passed
-    kinds: tuple[str, ...] = ()  # the other kinds of inputs that were run
+    kinds: tuple[str, ...] = ()  # the kinds of inputs that were run besides standard normals
     left_out: tuple[str, ...] = ()  # the skipped kinds of inputs, each with the reason
     reason: str = ""  # the reason for a larger tolerance than usual, or ""
 
@@ -132,7 +135,8 @@ def verify_driving(
 
     Each model is compiled as a plain program for its comparison. The outputs of the driving program
     for a few frames must be finite, differ between frames, and be reproduced after a reset.
-    Arguments and errors are those of `verify`.
+    `models` and `options` are those of the compilation. The last report is about the whole program.
+    Errors are those of `verify`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     interface = parse_interface(compiled.manifest["metadata"]["interface"])
@@ -165,7 +169,7 @@ def _constant_outputs(imported: ImportedModel) -> tuple[str, ...]:
 
 
 def _is_still(runs: Sequence[Run], name: str, rounding: Rounding) -> bool:
-    """Whether the reference did not change either, except by rounding."""
+    """Whether the reference's output is also the same in all runs, except for rounding."""
     first = runs[0].expected[name]
     return not any(
         check_output(name, run.expected[name], first, rounding=rounding).problem for run in runs[1:]
@@ -186,7 +190,10 @@ def _advice(compiled: CompiledModel) -> str:
 
 
 def _round_trip(compiled: CompiledModel, device: Device, seen: Iterable[_Seen]) -> list[str]:
-    """Return a message if the written and loaded program differs; `seen` is in running order."""
+    """Write the artifact, load it, and return a message if it gives other bits, else nothing.
+
+    `seen` are the entries to run, in this order, with inputs and expected outputs.
+    """
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"
         compiled.write(path)
@@ -224,6 +231,7 @@ def _verify_frames(compiled: CompiledModel, device: Device) -> Report:
     # Only the first entry starts with the states of a freshly loaded program.
     failures += _round_trip(compiled, device, seen[:1])
     name = str(compiled.manifest["name"])
+    # The four empty fields are for comparisons with a reference.
     return Report(name, "itself, after a reset", FRAMES, (), (), (), (), tuple(failures))
 
 
@@ -240,7 +248,7 @@ def _frame_failures(entry: str, first: Sequence[Arrays], again: Sequence[Arrays]
 
 
 def _frames(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """Return the inputs of a few frames: noise, from a camera larger than the model's view."""
+    """Return the inputs of a few frames: noise, and a view that moves from frame to frame."""
     rng = np.random.default_rng(0)
     frames = []
     for index in range(FRAMES):

@@ -39,14 +39,15 @@ from scheduler.schedule_cache import EntryGraph, compiler_version
 
 Array = NDArray[Any]
 
-# Seeds of the default entry and of every other entry. All runs take less time than three frames.
+# Seeds of the first entry and of every other entry. The runtime runs the entry once for each seed
+# when it loads an artifact; all runs take less time than three frames.
 SEEDS: Final = (1, 2)
 OTHER_SEEDS: Final = (3,)
 # Limits in floating-point operations of a run; numpy does 2 to 10 per nanosecond. Above the first
 # limit there is one seed, above the second no self-test. The driving models need less than 2e9.
 ONE_SEED_FLOPS: Final = 20e9
 MOST_FLOPS: Final = 200e9
-# From fine to coarse.
+# Roundings from fine to coarse.
 _ROUNDINGS: Final = (Rounding.FLOAT, Rounding.HALF, Rounding.QUANTISED)
 
 
@@ -105,7 +106,7 @@ def _made(compiled: CompiledModel) -> dict[str, Any]:
 
 
 def _flops(compiled: CompiledModel) -> int:
-    """Return the operations of the largest entry."""
+    """Return the number of floating-point operations of a run of the largest entry."""
     manifest = compiled.manifest
     flops = [int(kernel["flops"]) for kernel in manifest["kernels"]]
     launches: list[list[int]] = [entry["launches"] for entry in manifest["entries"].values()]
@@ -113,6 +114,7 @@ def _flops(compiled: CompiledModel) -> int:
 
 
 def _rounding(compiled: CompiledModel) -> Rounding:
+    """Return the coarsest rounding inside any of the models."""
     halves = bool(compiled.manifest["metadata"].get("precision"))
     found = [rounding_of(model, stores_halves=halves)[0] for model in compiled.sources]
     return max(found, key=_ROUNDINGS.index, default=Rounding.FLOAT)

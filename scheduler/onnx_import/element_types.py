@@ -1,8 +1,9 @@
 """Carried types: element types that no device computes in, each carried in a wider type.
 
 They are bfloat16, 8-bit and 4-bit floats, and 4-bit and 2-bit integers. Inside the graph, such a
-value is a float32 (or an int8 or uint8) that the carried type represents exactly. Inputs, outputs
-and weights store its bits, one element in one or two bytes.
+value is a float32 (or an int8 or uint8) that the carried type represents exactly. Inputs and
+outputs store its bits, one element in one or two bytes. Weights store bits only for bfloat16;
+other weights are stored in the wider type.
 
     input  uint16 bits  ->  decode  ->  float32 ... float32  ->  encode  ->  output  uint16 bits
     Cast to the type    ->  round to the nearest value of the type
@@ -36,11 +37,14 @@ _BIAS = 127  # exponent bias of float32
 class FloatFormat:
     """A floating-point format of at most 16 bits."""
 
-    exponent: int  # number of exponent bits
+    # Number of exponent bits. Only bfloat16 and the unsigned format have 8, as float32 does. With
+    # fewer, denormals of the format are normal float32 numbers and need a calculation of their own.
+    exponent: int
     mantissa: int  # number of mantissa bits; with 0, all values are powers of two
     bias: int  # exponent bias
-    # The only NaN code, without its sign bit. None if the format has no NaN, or if it has
-    # infinities: then NaN is the largest exponent with a nonzero mantissa.
+    # The only NaN bit pattern, apart from the sign; 0x80 in FNUZ formats, where it replaces -0.
+    # None if the format has no NaN, or if it has infinities: then NaN is the largest exponent with
+    # a nonzero mantissa.
     nan_code: int | None = None
     has_infinity: bool = False  # the largest exponent is for infinities and NaN, as in IEEE 754
     has_negative_zero: bool = True  # if false, the code of -0 is NaN
@@ -73,7 +77,8 @@ class FloatFormat:
         Args:
             x: float32 values.
             saturate: whether values beyond the largest finite value become that value. If not,
-                they become infinity, or NaN in a format without infinities.
+                they become infinity, or NaN in a format without infinities. bfloat16 never
+                saturates, and a format with neither always does.
             mode: rounding of a format without mantissa: "up", "down" or "nearest" (ties up).
         """
         if not self.has_sign:
@@ -83,7 +88,7 @@ class FloatFormat:
         even = (bits >> dropped) & 1
         whole = ((bits + ((1 << dropped - 1) - 1) + even) >> dropped) << dropped
         near = whole.bitcast(dt.float32)
-        if self.exponent < 8:
+        if self.exponent < 8:  # below the smallest normal, the spacing is constant
             step = self.smallest_normal / (1 << self.mantissa)
             small = (x * (1.0 / step)).round() * step
             near = (x.abs() < self.smallest_normal).where(small, near)
@@ -94,14 +99,14 @@ class FloatFormat:
         top = self.largest
         if self.nan_code is None and not self.has_infinity:
             return x.ne(x).where(0.0, near.clip(-top, top))  # NaN becomes 0: the format has none
-        if saturate and self.exponent < 8:
+        if saturate and self.exponent < 8:  # not bfloat16
             limited = near.clip(-top, top)
         elif self.has_infinity:
             limited = (near.abs() > top).where((x < 0).where(-float("inf"), float("inf")), near)
         else:
             limited = (near.abs() > top).where(float("nan"), near)
         if not self.has_negative_zero:
-            limited = limited + 0.0
+            limited = limited + 0.0  # turns -0.0 into 0.0
         return x.ne(x).where(x, limited)
 
     def _power_of_two(self, x: Tensor, *, saturate: bool, mode: str) -> Tensor:
@@ -157,7 +162,7 @@ class CarriedType:
     """An element type whose values are carried in a wider type."""
 
     code: int  # ONNX's TensorProto.DataType
-    storage: DType  # type of the stored bits in inputs, outputs and weights
+    storage: DType  # type of the stored bits in inputs and outputs; of bfloat16 also in weights
     carrier: DType  # type of the values in the graph; for integers the same as `storage`
     format: FloatFormat | None = None  # float format; None for an integer
     bits: int = 8  # width of an integer; unused for a float
@@ -173,6 +178,7 @@ class CarriedType:
             return stored
         if self is BFLOAT16:
             return (stored.cast(dt.uint32) << 16).bitcast(dt.float32)
+        # The values of all 256 bytes.
         table = np.arange(256).astype(np.uint8).view(self._numpy()).astype(np.float32)
         return Tensor.weight(table).gather(stored.cast(dt.int32), 0)
 
@@ -281,7 +287,7 @@ def graph_array(values: Array) -> Array:
 
 
 def weight_of(values: Array, kind: CarriedType) -> Tensor:
-    """Return a weight for constant values in the carrier; bfloat16 is stored as 16 bits."""
+    """Return a weight for constant values in the carrier; only bfloat16 is stored as its bits."""
     if kind.format is None or kind.storage is not dt.uint16:
         return Tensor.weight(np.asarray(values, order="C"))
     bits = (np.asarray(values, order="C").view(np.uint32) >> 16).astype(np.uint16)

@@ -321,6 +321,7 @@ def infer(
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         graph = light.graph  # use the declared shapes only
     found = {}
+    # A size of -1 is unknown.
     for value in (*graph.value_info, *graph.output):
         kind = value.type.tensor_type
         if not kind.HasField("shape") or not kind.elem_type:
@@ -337,7 +338,10 @@ def infer(
 def _light(
     model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """Return the model without large weights, and the sizes of its symbolic dimensions."""
+    """Return the model without large weights, and the sizes of its symbolic dimensions.
+
+    Dimensions without a name have the name "" and the size -1, which means unknown.
+    """
     full, sizes = model.proto, {"": -1}
     light = onnx.ModelProto(ir_version=full.ir_version)
     light.opset_import.extend(full.opset_import)

@@ -95,8 +95,10 @@ class _AllProblems:
     def __init__(self, model: OnnxModel, found: Probe) -> None:
         self._model = model
         self._found = found
+        # Outputs of each node that has no translation; they identify the node.
         self._untranslated = {tuple(node.output) for node in unsupported_nodes(model)}
-        self._unknown: set[str] = set()
+        self._unknown: set[str] = set()  # names of values that could not be computed
+        # Value name -> (shape, ONNX element type) by ONNX's inference, made on first use.
         self._inferred: dict[str, tuple[tuple[int, ...], int]] | None = None
 
     @contextmanager
@@ -130,6 +132,7 @@ class _AllProblems:
         elif any(name and name not in values for name in node.input):
             self._found.unchecked += 1
         else:
+            # The message is 'MODEL: node "LABEL" (OPERATOR, opset N): REASON'.
             is_own = problem.startswith(f'{self._model.name}: node "')
             reason = problem.partition("): ")[2] if is_own else ""
             self._found.problems.append(Problem(node_label(node), op, reason or problem))

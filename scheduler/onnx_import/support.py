@@ -93,7 +93,10 @@ def _version(versions: Sequence[int], opset: int) -> int:
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
-    """Return a function's body for one call; the default of its opset is the caller's, `opset`."""
+    """Return a function's body for one call.
+
+    `opset` is the caller's version of the default domain; it applies if the function has none.
+    """
     given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
     versions = [o.version for o in function.opset_import if o.domain in DEFAULT_DOMAINS]
     return Body(

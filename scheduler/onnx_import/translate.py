@@ -1,9 +1,10 @@
 """Translates ONNX nodes to Tensors, including functions and the bodies of If, Loop and Scan.
 
 A value that depends on the inputs becomes a Tensor, a lazy graph. A value known at import stays an
-array: the interpreter computes it here, unless that takes too much time or memory. ONNX's reference
-evaluator computes the few operators without a translator. Bodies of If, Loop and Scan can read the
-names of the enclosing graphs; bodies of functions cannot.
+array: the interpreter computes it here, and fails if that takes too much time or memory. For an
+operator without a translator, the function that ONNX defines for it is translated. If there is none
+and the inputs are known, ONNX's reference evaluator computes it. Bodies of If, Loop and Scan can
+read the names of the enclosing graphs; bodies of functions cannot.
 """
 
 from __future__ import annotations
@@ -328,7 +329,11 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
 
 
 def _work(node: Node, products: AbstractSet[Node]) -> int:
-    """Return the number of elements that a node computes or moves; `products` cost nothing."""
+    """Return the number of elements that a node computes or moves.
+
+    `products` are multiplications that the interpreter computes as part of a sum, at no cost.
+    Raises ModelError if the node's value is too large.
+    """
     if node.op in _FREE or node in products or (node.op in _VIEWS and not _is_copy(node)):
         return 0
     if node.op is Op.REDUCE:

@@ -1,8 +1,8 @@
 """Counts the arithmetic operations of an ONNX node from the shapes of its inputs and outputs.
 
-A multiply-add counts as two operations, an elementwise function as one per element of the result,
-and data movement as none. The counts describe the model: fusion, constant folding and fast
-algorithms do not change them.
+A multiply-add counts as two operations, an elementwise function as one per element of the result
+(layers of several steps: `PER_ELEMENT`), a reduction as one per input element, and data movement as
+none. The counts describe the model, regardless of fusion, constant folding and fast algorithms.
 """
 
 from __future__ import annotations
@@ -97,10 +97,13 @@ Count = Callable[[onnx.NodeProto, Shapes, Shapes], int]
 
 
 def _convolution(weight: int) -> Count:
+    """Return the count of a convolution whose weight is input `weight`."""
     return lambda _, i, o: prod(_known(o, 0)) * prod(_known(i, weight)[1:])
 
 
 def _product(left: int) -> Count:
+    """Return the count of a matrix product whose first factor is input `left`."""
+
     def count(_: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
         return prod(_known(outputs, 0)) * _known(inputs, left)[-1]
 
@@ -141,12 +144,14 @@ def _attention(_: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
 
 
 def _taps(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
+    """Return the operations per result of a Resize: two for each element that it reads."""
     mode = _attribute(node, "mode", b"nearest").decode()
     axes = sum(a != b for a, b in zip(_known(inputs, 0), _known(outputs, 0), strict=True))
     taps = {"linear": 2, "cubic": 4}.get(mode, 0)
     return 2 * int(taps**axes) if taps and axes else 0
 
 
+# Operator -> function of (node, input shapes, output shapes) that returns its multiply-adds.
 _PRODUCTS: Mapping[str, Count] = {
     "Attention": _attention,
     "Conv": _convolution(1),

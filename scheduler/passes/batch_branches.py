@@ -26,7 +26,8 @@ MAX_MEMBERS = 64
 
 _VIEWS = MOVES | {Op.CAST}
 
-# The batched nodes of each member, from its product upwards.
+# A member is one branch of a batch: the nodes from its product towards the result. A group is the
+# members of one batch, and each path holds the batched nodes of one member.
 _Paths = list[list[Node]]
 
 
@@ -121,7 +122,11 @@ def _step_key(node: Node, graph: Readers, costs: Costs) -> Hashable | None:
 
 
 def _grow(members: list[Node], graph: Readers, costs: Costs) -> _Paths | None:
-    """Return the batched path of each member, following the most frequent arithmetic upwards."""
+    """Return the batched path of each member, or None if fewer than two members stay alike.
+
+    Adds equal steps to all paths. If members differ in arithmetic, only the largest set of equal
+    ones continues.
+    """
     paths = [[m.src[0], m] for m in members]
     while True:
         continuations: dict[Hashable, list[list[Node]]] = {}

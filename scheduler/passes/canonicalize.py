@@ -1,7 +1,7 @@
 """Simplifies the graph algebraically, so that equal values have one form and fewer nodes.
 
-x + 0, x * 1, x - 0, x / 1                  ->  x
-x / c  with c a power of two                ->  x * (1/c)
+x + 0, x * 1, x - 0, x / 1                  ->  x       for floats x + -0.0 instead of x + 0
+x / c  with c a power of two                ->  x * (1/c)       not in fp16
 reshape(reshape(x)), permute(permute(x))    ->  one movement, also of two expands or shrinks
 cast(cast(x, wide), own type)               ->  x       if the wider type holds every value
 expand to the same shape, full shrink       ->  x

@@ -19,7 +19,7 @@ from scheduler.ir.node import Node, alu, const, consumers, make, toposort
 from scheduler.ir.ops import Op, Shape
 from scheduler.ir.rewrite import with_sources
 
-# (start, stop, step) for each axis, or None for the axis that is indexed.
+# (start, stop, step) for each axis, or None for the axis whose rows an index tensor names.
 Region = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -90,7 +90,7 @@ def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, No
     turn = reshaped(iota(count), (1, count))
     named = alu(Op.EQ, expanded(rows, table), expanded(reshaped(at, (1, count)), table))
     turns = alu(Op.WHERE, named, expanded(turn, table), spread(const(-1, dt.int32), table))
-    # position of the last index that names each row
+    # position of the last index that names each row, -1 if there is none
     last = make(Op.REDUCE, dt.int32, (turns,), (Op.MAX, (1,)))
     last = reshaped(last, (size,))
     lifted = tuple(size if i == axis else 1 for i in range(len(value.shape)))

@@ -3,8 +3,11 @@
 sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 <= i < n
 sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite
 any over r of (r == i)                  ->   inside
+all over r of (r != i)                  ->   not inside
 
-One side of the comparison must be affine in r with a nonzero step, so at most one r matches.
+r is the number of a row of x, from 0 to n - 1, and i does not depend on r. One side of the
+comparison must be affine in r with a nonzero step, so at most one r matches. A gate below is such a
+comparison: it must match for the summed value to differ from 0.
 """
 
 from __future__ import annotations
@@ -110,8 +113,9 @@ class _Gate:
     """A comparison that must match for a value to be nonzero."""
 
     node: Node
-    index: Index  # index at which the comparison is evaluated
-    # nodes from the value down to the comparison, with operand numbers
+    index: Index  # index of the comparison's element, as a function of the index of the value's
+    # the nodes from the value down to the one above the comparison, each with the number of the
+    # operand that leads to the comparison
     path: tuple[tuple[Node, int], ...]
     equal: bool  # True if the operator is EQ, False for NE
 
@@ -137,7 +141,10 @@ def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
 
 
 def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]]:
-    """Return the operands that can each force a node to 0 (true if not `equal`), with polarity."""
+    """Return the operands that can each force a node to 0, or to true if not `equal`.
+
+    The flag tells which value of the operand does so: 0 if it is true, else true.
+    """
     if node.op in COMMUTING:
         return [(0, equal)]
     if node.op is Op.NOT and node.dtype is dt.bool_:
@@ -204,7 +211,7 @@ def _finite_with(node: Node) -> Sequence[Node] | None:
 
 
 def _assumed(gate: _Gate) -> Node:
-    """Return the value at the top of a gate's path, assuming that its comparison matches."""
+    """Return the value at the start of a gate's path, assuming that its comparison matches."""
     known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
@@ -226,10 +233,10 @@ def _simple(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The matching row, with the value's rank, and whether it exists (None: always)."""
+    """The matching row for each index along the other axes."""
 
-    at: Node
-    inside: Node | None
+    at: Node  # the row's number, an integer tensor with the value's rank
+    inside: Node | None  # whether the row exists; None: always
 
 
 def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows | None:

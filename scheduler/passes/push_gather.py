@@ -48,7 +48,7 @@ def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _push(node: Node, readers: Readers) -> Node | None:
-    """Push one gather down, written as a pick along one axis with the same rows everywhere."""
+    """Push one gather down, written as a call of `pick` with the same rows everywhere."""
     data, index = node.src
     axis, count = node.arg, len(index.shape)
     if not all(node.shape) or not all(data.shape) or not _is_followed(node, readers):
@@ -75,7 +75,9 @@ def _is_followed(node: Node, readers: Readers) -> bool:
 def pick(
     node: Node, axis: int, rows: Node, readers: Readers, *, in_range: bool = False
 ) -> Node | None:
-    """Return the elements of a node (shape S) at one row of an axis; the row can vary elsewhere.
+    """Return the elements of a node (shape S) at one row of an axis.
+
+    The row can differ for each index along the other axes.
 
     `rows` are integers with the rank of S and size 1 at `axis`. Along every other axis, `rows` and
     S have equal sizes or one of them has size 1. As for GATHER, negative rows count from the end,
@@ -218,7 +220,10 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
-    """Whether each element of a tensor has its own reduction, which nothing else reads."""
+    """Whether each element of a tensor has a reduction of its own that is not an output.
+
+    Such a reduction is computed in its reader's kernel; a gather would force it to be stored.
+    """
     found = islice(_below(node, axis, readers.roots), MAX_VISITS)
     reduced = (n for n, _ in found if peel(n, COMMUTING)[1].op is Op.REDUCE)
     return any(prod(n.shape[a] for a in varying_axes(n)) == prod(node.shape) for n in reduced)

@@ -21,6 +21,7 @@ from scheduler.ir.rewrite import remake
 # A node keeps its shape if more than this share is read: 128 rows split evenly, 127 do not.
 KEEP_SHARE = 0.75
 
+# Nodes that are always computed in full.
 FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
@@ -28,7 +29,7 @@ def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node without unread elements; the roots keep their shapes."""
     order = toposort(roots)
     if any(0 in n.shape for n in order):
-        return {r: r for r in roots}  # an empty part is not a box; such graphs are trivial
+        return {r: r for r in roots}  # a box cannot be empty; such graphs are trivial
     reads = _needed(order, roots)
     if not reads.parts:
         return {r: r for r in roots}

@@ -2,8 +2,8 @@
 
 `split_concat_sums` sums over a concat part by part, so that the concat is never stored:
 
-    sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])      over the axis of the concat
-    sum(cat(a, b))         ->     sum(a) + sum(b)
+    sum(cat(a, b) * w)     ->     sum(a * w[:n]) + sum(b * w[n:])      over the axis of the concat
+    sum(cat(a, b))         ->     sum(a) + sum(b)                      n: size of a along this axis
 
 `split_reduce` splits long reductions into two stages; the first has work for every core:
 
@@ -35,7 +35,8 @@ from scheduler.ir.rewrite import Rewriter, Rule, unchanged, with_sources
 
 # With more sources, one long loop is faster than many short ones.
 MAX_SOURCES = 4
-THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
+# Reductions of at least this many elements per result are split, as in tinygrad.
+THRESHOLD = 32768
 # Chosen by hand: enough for a CPU's cores or a GPU's groups, and a cheap second stage.
 MAX_PARTS = 256
 MIN_PARTS = 8
@@ -224,10 +225,10 @@ def split_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _max_sources(limits: Limits) -> int:
-    """Return the most sources of one concat: half of a kernel's buffers.
+    """Return the maximum number of sources of one concat: half of a kernel's buffers.
 
-    The other half is for sources that read several buffers. On devices with few buffers it is all
-    but one, because additional stages cost more than storing such sources.
+    The other half is for sources that read several buffers. On devices with few buffers the maximum
+    is all buffers but one, because additional stages cost more than storing such sources.
     """
     buffers = limits.max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1

@@ -26,7 +26,8 @@ from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.rounding import decided
 from scheduler.passes.splat import value_of
 
-# Powers up to this exponent become products, three for x**8. POW costs 24 adds (`ir.ops.COST`).
+# Powers from -2 to this exponent become products, three for x**8. POW costs 24 adds
+# (`ir.ops.COST`).
 _LARGEST_POWER: Final = 8
 # Tolerance for the factors of a GELU: exporters write sqrt(2) with 7 digits or more.
 _DIGITS: Final = 1e-6

@@ -38,7 +38,7 @@ from scheduler.ir.node import Node, alu, is_weight, make, toposort
 from scheduler.ir.ops import FUSED, MOVEMENT, PARTS, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# Axes up to this size count as window axes.
+# Axes up to this size count as axes of a convolution's window, and are summed before longer ones.
 SHORT: Final = 7
 # From this many results along an axis of a weight, lanes run over results.
 LEAST_RESULTS: Final = 4
@@ -83,13 +83,17 @@ def _ordered(node: Node) -> Node:
 
 
 def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
-    """Whether all factors of a sum can be read consecutively along its last summed axis."""
+    """Whether all factors of a sum can be read consecutively along its last summed axis.
+
+    Lanes then run along that axis and hold partial sums. Otherwise they run over results.
+    """
     if source.op is not Op.MUL or source.src[0] is source.src[1]:
         return True
     ranges = ranges_of(source.shape)
     along = ranges[order[-1]]
     results = [r for a, r in enumerate(ranges) if a not in order and r.size >= LEAST_RESULTS]
     if prod(source.shape) >= MANY_PRODUCTS and along.size < LONG_SUM:
+        # Lanes over results of one factor are better if many short sums share its packed copy.
         moved = [depends(factor, index_of(ranges)) for factor in source.src]
         if any(r.size >= PARTS and sum(r in on for on in moved) == 1 for r in results):
             return False
@@ -97,7 +101,11 @@ def _is_in_rows(source: Node, order: Sequence[int]) -> bool:
 
 
 def _serves(factor: Node, index: Index, along: Atom, results: Sequence[Atom]) -> bool:
-    """Whether lanes along a summed axis read a factor as well as lanes over results would."""
+    """Whether lanes along a summed axis read a factor as well as lanes over results would.
+
+    A weight must not depend on the results' ranges, because it could be packed for them. Any other
+    factor must be constant or consecutive along the summed axis.
+    """
     while factor.op in MOVES:
         index, _ = source_index(factor, index)
         factor = factor.src[0]

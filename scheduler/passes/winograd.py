@@ -3,7 +3,8 @@
     sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
     sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
 
-A convolution is recognized by the indices of its sum, whatever movement produced them. Its inputs
+U and W are the transformed weights g and f. A convolution is recognized by the indices of its sum,
+whatever movement (reshape, pad, window and so on) produced them. Its inputs
 and the last node of the arithmetic after it are stored with channels innermost, for all readers.
 Inputs and outputs of the program are row-major and would need a copy, so convolutions next to them
 are not replaced.
@@ -45,6 +46,7 @@ Worth = Callable[[Shape, DeviceSpec], bool]
 MAX_STEPS = 32
 # The maximum number of elementwise nodes visited after a convolution.
 MAX_CHAIN = 24
+# Nodes with storage of their own.
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
 CHANNELS_LAST = (0, 2, 3, 1)
 CHANNELS_FIRST = (0, 3, 1, 2)
@@ -155,7 +157,10 @@ def _convolution(node: Node) -> _Convolution | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """The node that a factor reads, the index, and the condition that the index is inside it."""
+    """The node that a factor reads, the index, and the conditions that the index is inside it.
+
+    Where a condition does not hold, the factor is 0.
+    """
 
     node: Node
     index: tuple[Ix, ...]

@@ -1,9 +1,11 @@
 """The custom kernel of Winograd's convolution F(2x2, 3x3): text, blocks, weights and cost model.
 
-    a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A,   16 products, not 36
+    a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A
+                              16 products for each pair of channels instead of 36
     U = G g G^T, from the weights g, on the host         V = B^T d B, from 4 x 4 inputs d
 
-A work-item transforms a block of tiles and keeps V and the products in the core's own cache. The
+A work-item transforms a block of tiles and keeps V and the products in the core's own cache. It
+multiplies them in register tiles: a few tiles by a few vectors of output channels. The
 formulas and matrices are from Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
 2015, section 4.1.
 """
@@ -31,9 +33,9 @@ A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 UNROLL: Final = 4
 # Accumulators of a register tile, by number of vector registers; the others hold operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
-# Limits for the search over blocks, chosen by hand: more tiles do not fit in the cache.
-LEAST_ROWS: Final = 2
-MAX_TILES: Final = 48
+# Limits for the search over blocks, chosen by hand.
+LEAST_ROWS: Final = 2  # minimum number of tiles in a register tile
+MAX_TILES: Final = 48  # maximum number of tiles of a work-item; more do not fit in the cache
 # Size of V for one tile and channel, in bytes: 16 float32.
 TILE_BYTES: Final = 64
 # Maximum number of bytes of V, which is on a work-item's stack. Threads have 8 MiB on Linux, and 2
@@ -74,6 +76,7 @@ class Shape:
     def flops(self) -> int:
         """The number of operations, including transforms; a multiply-add counts as two."""
         depth = sum(self.channels)
+        # Per tile: 16 multiply-adds, 32 adds for B^T d B, 24 for A^T m A.
         return self.tiles * (32 * depth * self.outputs + 32 * depth + 24 * self.outputs)
 
 
@@ -83,7 +86,7 @@ class Blocks:
 
     lanes: int  # width of a vector of channels
     vectors: int  # vectors of output channels in a register tile
-    rows: int  # tiles in a register tile
+    rows: int  # tiles in a register tile; each is a row of the matrix product
     tiles: int  # tiles of a work-item, a multiple of `rows`
     groups: int  # parts of the output channels; a work-item computes one
 
@@ -142,7 +145,7 @@ def pays_on_all_cpus(shape: Shape, spec: DeviceSpec) -> bool:
 
 
 def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
-    """Return the most tiles of a register tile; 0 if the device's registers are not known."""
+    """Return the maximum tiles of a register tile; 0 if the device's registers are not known."""
     # V of at least one register tile must fit on the stack.
     room = STACK_BYTES // (TILE_BYTES * sum(shape.channels))
     return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
@@ -181,7 +184,8 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
     one = sums * (depth * step + costs.sum + 2 * v * r)
     one += count * (depth // lanes * costs.input + outputs // lanes * costs.output) + costs.item
     items = blocks.items(shape)
-    # bytes of one item's weights; items of a group run one after another
+    # Bytes of one item's weights: 16 float32 for each pair of channels. Items of a group run one
+    # after another, and load them from memory again if they do not stay in the L2 cache.
     weights = 64 * depth * outputs
     again = 1 if 2 * weights <= spec.l2_bytes else items // blocks.groups
     waiting = weights * blocks.groups * again / costs.far_bytes / spec.cores
@@ -231,7 +235,12 @@ class Reference:
 
 
 def kernel_source(shape: Shape, blocks: Blocks) -> str:
-    """Return the kernel's source; its parameters are in0, in1, ... for the inputs, then U."""
+    """Return the kernel's source; its parameters are in0, in1, ... for the inputs, then U.
+
+    for each tile of the work-item:                                _forward: v = V
+    for each panel of output channels, for each register tile:     _products: m = sums of U * V
+                                                                   _back: A^T m A, and the epilogue
+    """
     depth = sum(shape.channels) // blocks.lanes
     lines = [*_head(shape, blocks, depth), *_forward(shape, blocks, depth)]
     lines += [*_products(shape, blocks, depth), *_back(shape, blocks), "  }", "}"]
@@ -243,7 +252,8 @@ def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
-        # One more vector per row: rows a power of two apart would compete for few cache lines.
+        # v has a row for each of the 16 elements of a transformed tile. Each has one more vector,
+        # because rows a power of two apart would compete for few cache lines.
         f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
         f"const int group = get_global_id(0) / {count};",
         f"const int first = get_global_id(0) % {count} * {blocks.tiles};",

@@ -356,7 +356,7 @@ def _is_operand(value: object) -> bool:
 
 
 def _divisor(x: T) -> T:
-    """Return integer divisors with 0 replaced by 1."""
+    """Return integer divisors with 0 replaced by 1; a known divisor other than 0 is unchanged."""
     return x.eq(0).where(1, x) if value_of(x.node) in (None, 0) else x
 
 

@@ -103,6 +103,7 @@ class TensorAssign(TensorTransposed):
         return given
 
     def _indexed_region(self, items: list[Any], picked: list[int]) -> tuple[Region, Self]:
+        """Return the region of a key with one index tensor, in item `picked[0]`, and the index."""
         index = self.index_tensor(items[picked[0]])
         lifted = any(item is None for item in items)
         if len(picked) > 1 or lifted or index is None or index.ndim > 1:
@@ -142,6 +143,7 @@ class TensorAssign(TensorTransposed):
         buffer = None if inner is None else (inner.src or (inner,))[0].arg
         if buffer is None or not buffer.is_realized:
             return inner
+        # If another tensor holds the buffer and still reads this version, only that one may write.
         owner, holder = self.owner, SESSION.handles.holder_of(buffer)
         root = self if owner is None else owner
         if holder is not None and holder is not root and base_of(holder.node) is inner:
@@ -221,6 +223,7 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
 
 
 def _without_ints(items: list[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a region's shape without the axes of int items, which a value does not have."""
     return tuple(
         s for s, item in zip(shape, items, strict=True) if not isinstance(item, int | np.integer)
     )

@@ -2,9 +2,10 @@
 
     zeros between inputs, then conv, k^2 taps       ->      s^2 phases of about (k/s)^2 taps
 
-With stride s, output o depends on input i through tap j if o + before = i*s + j*dilation. A phase
-is the outputs o = s*u + v for a fixed v. They use every m-th tap and read consecutive inputs, so a
-phase is a convolution with stride 1.
+With stride s, output o depends on input i through tap j if o + before = i*s + j*dilation, where
+`before` outputs are cut off at the start. A phase is the outputs o = s*u + v for a fixed v, and the
+s outputs of one u are a block. The outputs of a phase use every m-th tap and read consecutive
+inputs, so a phase is a convolution with stride 1.
 
 If all phases have the same number of taps and the same inputs (the stride divides the kernel, and
 padding does not cut into a block), they are one contraction, with the phase as an additional axis
@@ -161,9 +162,11 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     taps = [len(p[0].taps) for p in phases]
     x = _between(x, bounds).windows(taps, (1,) * rank, [a.step for a in axes])
     blocks = [a.blocks for a in axes]
+    # Both factors: batch, group, output channel, input channel, blocks, phases, taps.
     x = x.reshape((batch, groups, 1, channels // groups, *blocks, *(1,) * rank, *taps))
 
     w = weight.reshape((groups, channels // groups, *weight.shape[1:]))
+    # Replace each kernel axis by two: the phase, and the tap within it.
     for i, found in enumerate(phases):
         w = w.gather(w.weight(np.array([p.taps for p in found], np.int32)), 3 + 2 * i)
     split = [3 + 2 * i + part for part in (0, 1) for i in range(rank)]

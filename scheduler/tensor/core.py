@@ -122,7 +122,10 @@ class TensorCore:
 
     @classmethod
     def variable(cls, name: str, low: int, high: int, value: int) -> Self:
-        """Return an int32 scalar with a value in [low, high], or raise ModelError; not a size."""
+        """Return an int32 input with a value in [low, high], or raise ModelError.
+
+        It cannot be used as a size.
+        """
         if not low <= value <= high:
             raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
         data = np.asarray(value, np.int32)
@@ -241,7 +244,7 @@ class TensorCore:
         return self._owner() if self._owner else None
 
     def interp(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
-        """Return the values from the numpy interpreter; `inputs` are of inputs and states."""
+        """Return the values from the numpy interpreter; `inputs` are as for `evaluate`."""
         return evaluate([self], inputs)[0]
 
     def unary(self, op: Op) -> Self:

@@ -1,8 +1,8 @@
 """The process-wide state of realized tensors, and the plan for realizing others (`EagerPlan`).
 
-To realize a tensor is to compute its values into a buffer. All tensors share `SESSION`, the only
-state in `scheduler/` that persists between calls. The compilers of model files (`compile_plain`,
-`compile_driving`, `onnx_backend`) do not use it.
+To realize a tensor is to compute its values into a buffer. All tensors share `SESSION`, which
+persists between calls. The compilers of model files (`compile_plain`, `compile_driving`,
+`onnx_backend`) take no values or schedules from it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ValueCache:
         for node in post_order(root, lambda n: n.src, self._digests):
             parts = [self._digests[s] for s in node.src]
             if node.op is Op.ASSIGN and node.src[0].arg.kind == "pending":
-                self._digests[node] = parts[1]
+                self._digests[node] = parts[1]  # the same value as without the pinned boundary
                 continue
             arg = node.arg.serial if isinstance(node.arg, Buffer) else node.arg
             text = f"{node.op.name} {node.dtype.name} {arg!r}".encode()
@@ -83,7 +83,11 @@ class Handle(Protocol):
 
 
 class Handles:
-    """The live tensors, and for each realized buffer its holder and its newest version."""
+    """The live tensors, and for each realized buffer its holder and its newest version.
+
+    A version is an ASSIGN that writes the buffer, or the buffer node itself. The holder is the only
+    tensor that may write to the buffer in place.
+    """
 
     def __init__(self) -> None:
         # The newest ASSIGN of each buffer, until it has run or no tensor contains it.
@@ -159,7 +163,7 @@ SESSION: Final = Session()
 #     (a + b).reshape(8, 2)          ->   a + b; the reshape is applied to its buffer
 #     a + b, already computed        ->   nothing to compute
 #     BUFFER of 3 realized tensors   ->   inputs b0, b1, b2, or states if they are assigned
-#     ASSIGN(pending buffer, v)      ->   output v
+#     ASSIGN(pending buffer, v)      ->   output v; pending: a boundary that `realize.pin` fixed
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
 # Movements whose elements are distinct elements of the source.
@@ -249,7 +253,7 @@ class _Translation:
     def known(self, node: Node) -> Buffer | None:
         """Return a buffer with a node's value if it was already computed, else None.
 
-        If the graph has an assignment, it is always None, so that the assignment is not left out.
+        If the graph assigns to a realized buffer, it is always None, so that the assignment runs.
         """
         return None if self._assigned or node.op is Op.BUFFER else SESSION.values.find(node)
 
@@ -306,6 +310,7 @@ def is_pending(node: Node) -> bool:
 
 
 def _needed(node: Node) -> tuple[Node, ...]:
+    """Return the sources to translate: a pending buffer is not one of them."""
     return node.src[1:] if is_pending(node) else node.src
 
 

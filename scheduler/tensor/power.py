@@ -1,7 +1,7 @@
 """`TensorPower`: powers of tensors.
 
-Constant small exponents become products, roots or reciprocals, if that is exact. Powers of integers
-are computed by repeated squaring. All others use the POW operation.
+Constant exponents of -0.5, 0.5 and whole ones from -2 to 8 become products, roots or reciprocals.
+Other powers of integers are computed by repeated squaring, those of floats by the POW operation.
 """
 
 from __future__ import annotations

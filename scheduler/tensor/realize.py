@@ -193,7 +193,10 @@ def buffer_node(values: Array, like: Node) -> Node:
 
 
 def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return base -> new buffer for values that need no run: empty or already computed ones."""
+    """Return base -> new buffer for values that need no run: empty or already computed ones.
+
+    A base is the node under the views of a root (see `base_of`).
+    """
     found: dict[Node, Node] = {}
     for base in dict.fromkeys(base_of(plan.canonical[r]) for r in roots):
         if not all(base.shape):
@@ -281,7 +284,10 @@ def execute(
 
 
 def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Array]) -> bytes:
-    """Return the data blob with initial values of states appended; update the manifest in place."""
+    """Return the data blob with initial values of states appended.
+
+    The position of each is entered in the manifest, as "reset" of the state's buffer.
+    """
     blob = bytearray(data)
     for entry in manifest["buffers"]:
         if entry["kind"] == "state" and entry["name"] in states:

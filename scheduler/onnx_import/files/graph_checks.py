@@ -1,7 +1,8 @@
 """Checks the structure of a model's graphs and sorts their nodes.
 
 Every name must be defined once, every value that a node reads must exist, and there must be no
-cycles. ONNX requires nodes in topological order; many exporters ignore that, so the nodes are
+cycles and no recursive functions. Sizes and numbers have limits, because model files are not
+trusted. ONNX requires nodes in topological order; many exporters ignore that, so the nodes are
 sorted here. The operators themselves are checked by onnx's own checker.
 """
 
@@ -155,6 +156,7 @@ class _Checker:
         `given` are names of inputs and initializers, `outputs` names of outputs, and `outer` the
         names defined by the enclosing graphs. Returns the names read from enclosing graphs.
         """
+        # Name -> position of the node that computes it, or -1 for an input or initializer.
         makers = {name: -1 for name in given if name}
         for index, node in enumerate(nodes):
             self._define(makers, node, index)
@@ -207,6 +209,7 @@ class _Checker:
         return f'{self._where}: node "{node_label(node)}" ({qualified_op(node)})'
 
     def _needs(self, node: onnx.NodeProto, scopes: tuple[Mapping[str, int], ...]) -> set[str]:
+        """Return the names that a node and its inner graphs read; check and sort these graphs."""
         names = {name for name in node.input if name}
         for graph in subgraphs(node):
             given = [*(i.name for i in graph.input), *_held(graph)]

@@ -135,6 +135,7 @@ def check_tensor(tensor: TensorProto, label: str) -> None:
 
 
 def _typed_count(name: str, count: int) -> int:
+    """Return the values in a typed field for `count` elements; one holds a byte of packed ones."""
     return -(-count * _BITS[name] // 8) if _BITS[name] < 8 else count
 
 

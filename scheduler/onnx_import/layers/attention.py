@@ -176,7 +176,11 @@ def attention(ctx: NodeContext) -> Sequence[Value]:
 
 
 def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
-    """Return the mask for `rows` queries; the first `past` of the keys come from a cache."""
+    """Return the mask for `rows` queries; the first `past` of the keys come from a cache.
+
+    It combines the input mask, the number of valid keys (input 6), and a window of positions around
+    each query. A window size of -1 is no limit; causal attention allows no key after the query.
+    """
     mask = attention_mask(ctx.value(3), keys) if ctx.has(3) else Mask()
     left, right = (ctx.integer(f"{side}_window_size", -1) for side in ("left", "right"))
     if min(left, right) < -1:
@@ -187,6 +191,7 @@ def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
     if ctx.has(6):
         given = ctx.value(6)
         lengths = ctx.tensor(6).cast(dt.int32).reshape((-1, 1, 1, 1))
+        # The smallest number of valid keys, 0 if it is unknown.
         least = 0 if isinstance(given, Tensor) else int(np.min(given))
         known = mask.added is None and mask.allowed is None
         key = Tensor.arange(keys).reshape((1, 1, 1, keys))

@@ -256,6 +256,7 @@ def quantized_attention(ctx: NodeContext) -> Value:
     left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
     joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
     heads = _heads(ctx, joined, [joined.shape[2] // 3] * 3)
+    # No input has the number `ctx.count`, so there is no addend.
     return _attend(ctx, *heads, mask=5, addend=ctx.count)
 
 
@@ -282,6 +283,7 @@ def multi_head_attention(ctx: NodeContext) -> Value:
 
 
 def _attend(ctx: NodeContext, q: Tensor, k: Tensor, v: Tensor, *, mask: int, addend: int) -> Tensor:
+    """Return attention (N, S, W) of heads; `mask` and `addend` are numbers of optional inputs."""
     keys, rows = k.shape[2], q.shape[2]
     added = ctx.tensor(addend) if ctx.has(addend) else None
     if ctx.has(mask):

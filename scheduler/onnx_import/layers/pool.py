@@ -294,6 +294,7 @@ def _summed_blocks(x: Tensor, tap: int, window: int, geometry: Sequence[int]) ->
     key: list[slice] = [slice(None)] * x.ndim
     result: Tensor | None = None
     for k in range(taps):
+        # Element i of the image is tap k of window start / stride, if that is whole and exists.
         start = np.arange(size) + before - k * dilation
         at = start // stride
         met = (start % stride == 0) & (at >= 0) & (at < count)

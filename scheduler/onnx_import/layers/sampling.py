@@ -60,7 +60,7 @@ def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -
     Taps outside the axis are moved inside one by one, as exporters of cubic models expect.
     """
     size, edge = axis
-    if padding == "border":  # all farther taps are the edge; the limit also handles infinity
+    if padding == "border":  # all taps beyond the limits are the edge; this also handles infinity
         at = at.clip(-3.0, size + 2.0)
     if kind == "nearest":
         places, weight = at.round().unsqueeze(-1), Tensor.ones(*at.shape, 1)
@@ -240,7 +240,7 @@ def _extent(ctx: NodeContext, rois: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _samples(ctx: NodeContext, length: Tensor, bins: int) -> tuple[int, Tensor]:
-    """Return the most samples per bin of any region, and the samples per bin of each (R, 1)."""
+    """Return the maximum samples per bin of all regions, and those of each region (R, 1)."""
     fixed = ctx.integer("sampling_ratio", 0)
     if fixed > 0:
         return fixed, Tensor.full(length.shape, float(fixed), dt.float32)

@@ -1,6 +1,7 @@
 """Translators of If, Loop, Scan, sequences and optionals.
 
-All of them are resolved at import, so the compiled graph has no control flow.
+All of them are resolved at import, so the compiled graph has no control flow. "Constant" means
+known at import, "run-time" means computed from inputs.
 
 If(constant)                     ->   the taken branch
 If(run-time condition)           ->   both branches, then where(condition, a, b)

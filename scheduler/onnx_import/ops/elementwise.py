@@ -25,7 +25,7 @@ Translator = Callable[[NodeContext], Value]
 
 
 def unary(function: Callable[[Tensor], Tensor]) -> Translator:
-    """Return the translator of an operator that is one Tensor method."""
+    """Return the translator of an operator that is one function of its only input."""
     return lambda ctx: function(ctx.tensor(0))
 
 
@@ -164,7 +164,7 @@ def invert(x: Tensor) -> Tensor:
 def cast(ctx: NodeContext) -> Value:
     """Translate Cast and CastLike.
 
-    Floats become integers by truncation, and bool by comparison with 0. Small types round to
+    Floats become integers by truncation, and bool by comparison with 0. Carried floats round to
     nearest, with `saturate` and `round_mode` as in ONNX's Cast.
     """
     like = ctx.node.op_type == "CastLike"
@@ -210,7 +210,7 @@ _SPLIT = {dt.float32: (dt.int32, -(1 << 12), 2.0**12), dt.float64: (dt.int64, -(
 
 
 def divide(ctx: NodeContext) -> Value:
-    """Translate Div; integer division rounds toward 0 as in C, and division by 0 is by 1."""
+    """Translate Div; integers round toward 0 as in C, and divide by 1 if the divisor is 0."""
     a, b = ctx.tensor(0), ctx.tensor(1)
     return a / b if a.dtype.is_float else a.trunc_div(b)
 
@@ -237,6 +237,7 @@ def modulo(ctx: NodeContext) -> Value:
 def _float_remainder(a: Tensor, b: Tensor, *, truncated: bool) -> Tensor:
     """Return the remainder of a by b, with the sign of a if `truncated`, else with the sign of b.
 
+    It subtracts multiples of 2^12 b (float64: 2^26 b) first, then of b, so quotients are small.
     A finite a divided by infinity remains a, or becomes the infinity b if the sign must change. An
     infinite a, b = 0 and NaN give NaN.
     """

@@ -153,6 +153,7 @@ def _diagonal(term: Term, full: dict[str, int]) -> Term:
             tuple(size if i in same else s for i, s in enumerate(term.x.shape))
         ).permute([*rest, *same])
         kept = x.shape[: len(rest)]
+        # Flattened, neighbors on the diagonal are 1 + size + size^2 + ... elements apart.
         step = sum(size**i for i in range(count))
         flat = x.reshape((*kept, size**count))
         x = flat[..., ::step]
@@ -261,7 +262,9 @@ def _expanded(x: Tensor, size: int) -> Tensor:
 def _eliminated(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Return the matrices (batch, size-1, size-1) after one elimination step, and their pivots.
 
-    The determinant of x is that of the result times the signed pivot (batch,).
+    The pivot is the first element with the largest magnitude. Its row is exchanged with the first
+    row, which changes the sign; then multiples of it are subtracted from all others. The
+    determinant of x is that of the result times the signed pivot (batch,).
     """
     place = x[:, :, 0].abs().argmax(1, keepdim=True).contiguous()  # (batch, 1)
     chosen = ramp(size, 1, 2).eq(place).unsqueeze(2)

@@ -206,6 +206,8 @@ def _in_block(x: Tensor, kind: Monoid) -> Tensor:
 
 _RUNNING_BLOCK, _COLUMNS = 32, 16
 
+# `before` is the result of all earlier blocks, `own` that of the current block, by column. {store}
+# combines both into the output, before or after it adds the element x to `own`.
 _SOURCE = """
 const int item = get_global_id(0);
 const int first = item % {groups} * {columns};

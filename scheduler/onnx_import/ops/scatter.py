@@ -40,6 +40,8 @@ from scheduler.tensor.tensor import Tensor
 # data[t[u]] = updates[u]      ->   gather(cat(data, updates), map)      the last of equal t wins
 # data[t[u]] += updates[u]     ->   data + sum(gather(updates, table))   table: (rows, most updates)
 # t is a box, in order         ->   where(inside, pad(updates), data)    no constant needed
+#
+# u is the number of an update, t[u] its target row, and += the node's reduction.
 
 # The maximum number of entries of a constant table; beyond it, the graph searches at run time.
 MAX_TABLE = 2**24
@@ -112,6 +114,9 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tenso
 
     Returns None if the table would be too large.
     """
+    # table[row, j] is the number of the row's j-th update. Unused entries are `none`, the number of
+    # the neutral element that is appended to the updates. If `few` rows are written, the table has
+    # only these, and `back` maps each row to its row of the table.
     written, target, counts = np.unique(at, return_inverse=True, return_counts=True)
     most = int(counts.max())
     everywhere = rows * most
@@ -136,10 +141,11 @@ def _known_combined(updates: Tensor, at: Array, rows: int, how: Monoid) -> Tenso
     return total.pad(pairs, how.neutral(updates.dtype)).gather(as_tensor(back), 0)
 
 
-# Maximum number of comparisons of a search: about 30 us on one core. A hand-written kernel takes
-# two more launches. A SIMT device makes thousands of comparisons in parallel.
+# Maximum number of comparisons of a search: about 30 us on one core. Beyond it, a hand-written
+# kernel is faster, although it takes two more launches.
 MAX_VISITS = 2**18
-MAX_SIMT_VISITS = 2**26  # chosen by hand
+# The maximum for SIMT devices, which make thousands of comparisons in parallel; chosen by hand.
+MAX_SIMT_VISITS = 2**26
 
 
 def scatter_elements(ctx: NodeContext) -> Value:

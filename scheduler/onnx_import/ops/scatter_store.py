@@ -25,6 +25,7 @@ from scheduler.tensor.tensor import Tensor
 # Number of parts of all batches together; few CPUs in this class have more cores.
 _PARTS = 8
 
+# The part of a work-item: rows [low, high) and columns [first, end) of a batch.
 _OWN = """
 const int item = get_global_id(0);
 const long batch = item / {parts};
@@ -34,6 +35,7 @@ const int first = {split_rows} ? 0 : item % {parts} * {step};
 const int end = {split_rows} ? {columns} : min(first + {step}, {columns});
 const __global int* targets = in0 + batch * {count} * {columns};
 """
+# Set the part to -1, then store the number of each update that writes to it.
 _LAST = (
     _OWN
     + """
@@ -47,6 +49,7 @@ for (int i = 0; i < {count}; ++i)
   }}
 """
 )
+# Copy the data of the part, then combine each update that writes to it; x is the old value, y new.
 _COMBINE = (
     _OWN
     + """

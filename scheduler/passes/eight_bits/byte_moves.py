@@ -9,7 +9,7 @@ maxima of bytes:
 `byte_tables` replaces expensive functions of one byte by a table of 256 entries, which is computed
 at compile time:
 
-    q(gelu(q(erf(dq(b)))))    ->    table[b]          b byte, the result too
+    q(gelu(q(erf(dq(b)))))    ->    table[b]        q quantizes to bytes, dq dequantizes the byte b
 
 Cheap functions stay as they are, because each lane needs a separate table lookup.
 """
@@ -218,7 +218,10 @@ def _between(start: Node, end: Node) -> list[Node]:
 
 
 def _lookup(start: Node, chain: Sequence[Node], at: Node) -> Node:
-    """Return the end of a chain (see `_between`) as a table lookup with `at` as the index."""
+    """Return the end of a chain (see `_between`) as a table lookup with `at` as the index.
+
+    The table is the chain evaluated for all 256 bytes.
+    """
     every = np.arange(256, dtype=np.uint8).view(start.dtype.np)
     of: dict[Node, Node] = {start: new_weight(every, start.dtype)}
     for node in chain:

@@ -56,7 +56,7 @@ from scheduler.passes.splat import value_of
 Singles = NDArray[np.float32]
 # The largest magnitude of an int8 weight.
 LARGEST = 127
-# The fewest values per scale; with fewer, the scales take more memory than bytes save.
+# The minimum number of values per scale; with fewer, scales take more memory than bytes save.
 LEAST_SHARED = 16
 # From this many rows of the first factor, the second factor's words are stored a second time, with
 # its own axis innermost.
@@ -185,7 +185,7 @@ def _scalar(node: Node) -> Node | None:
 class _Weight(NamedTuple):
     """A known factor as integers times scales."""
 
-    numbers: NDArray[np.int8]  # int8, with the rank of the product; size 1 where the factor repeats
+    numbers: NDArray[np.int8]  # with the rank of the product; size 1 where the factor repeats
     scales: NDArray[np.float32] | None  # float32, size 1 along summed axes; None if all are 1
 
 
@@ -219,7 +219,9 @@ def _times_weight(node: Node, words: Node, weight: _Weight, value: Quantised, ax
 def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Quantised]) -> Node:
     """Return the sum of products of two run-time values.
 
-    sum((a - y) * (b - z))  =  sum(a * b) - y * sum(b) - z * sum(a) + n * y * z        b signed
+    sum((a - y) * (b - z))  =  sum(a * b) - y * sum(b) - z * sum(a) + n * y * z
+
+    a and y are unsigned, b and z signed: 128 is subtracted from both the byte and the zero point.
     """
     axes: tuple[int, ...] = node.arg[1]
     (a, value), (words, other) = left, right
@@ -235,6 +237,7 @@ def _times_value(node: Node, left: tuple[Node, Quantised], right: tuple[Node, Qu
         sums = _dot(whole, number(0x01010101, as_type(whole, dt.int32)), axes)
         sums = alu(Op.MUL, sums, number(zero, sums))
         total = _minus(total, like(sums, Op.CONTIGUOUS, (sums,)))
+    # Padding of words counts as well: it is the zero point in both factors.
     terms = BYTES * int(np.prod([a.shape[i] for i in axes]))
     if value.zero * zero:
         total = _minus(total, number(-terms * value.zero * zero, total))
@@ -324,7 +327,10 @@ def eight_bit_weight(node: Node) -> Node | None:
 
 
 def _outputs(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield candidate sets of axes with their own scales: one axis, or the first two of a stack."""
+    """Yield candidate sets of axes: each index along them has its own scale.
+
+    Candidates are each single axis, and the first two axes (of stacked weights).
+    """
     choices = [*((axis,) for axis in range(len(shape))), *([(0, 1)] if len(shape) > 2 else [])]
     for axes in choices:
         if prod(shape) >= LEAST_SHARED * prod(shape[a] for a in axes):

@@ -1,11 +1,12 @@
 """Packs four bytes of a factor into one word along an axis, for dot products (`byte_products`).
 
-    q[n, c, h, w]                  ->  word[n, c / 4, h, w]          four channels in a word
-    window of q, taps next to      ->  word[n, c, h, w]              each place has its byte and the
-    each other                                                       next three; 1 in 4 is read
+    q[n, c, h, w]          ->  word[n, c / 4, h, w]    four channels in a word
+    window over q          ->  word[n, c, h, w]        a byte and those of the next three taps; a
+                                                       window reads every fourth word
 
-Words are built directly above the value, or above a window of it. The movement further above
-(reshape, permute, pad and so on) is then repeated on words.
+Words are built from the quantized value, or from the bytes that a window slides over. The movement
+between them and the product (reshape, permute, pad and so on) is then repeated on words. "Above"
+means closer to the product.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Point(NamedTuple):
     # the outermost move below the point.
     is_window: bool
     places: tuple[int, ...]  # the packed axis in the result of each move above, outermost first
-    is_part: bool  # whether the product's axis is only the last part of the packed axis
+    # Whether a reshape split the packed axis, and the product's axis is only its innermost part.
+    is_part: bool
 
 
 def is_real(operand: Operand, axis: int) -> bool:
@@ -89,7 +91,7 @@ def pack_point(operand: Operand, axis: int) -> Point | None:
 def _source_axis(node: Node, axis: int) -> tuple[int, bool] | None:
     """Return the source axis that runs along an axis of a movement in order, or None.
 
-    The second value tells whether the axis is only the last part of the source axis.
+    The second value tells whether the axis is only the innermost part of the source axis.
     """
     source, shape = node.src[0].shape, node.shape
     if node.op is Op.EXPAND:

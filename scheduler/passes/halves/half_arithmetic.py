@@ -76,7 +76,10 @@ def _keeps(node: Node) -> bool:
 
 
 def _wide(node: Node, src: list[Node], *, is_pinned: bool) -> Node:
-    """Return a node with widened sources, as float32 if it is fp16, else in its own type."""
+    """Return a node with widened sources, as float32 if it is fp16, else in its own type.
+
+    If `is_pinned`, a later result depends on the rounding, so the float32 value is rounded to fp16.
+    """
     if is_weight(node):
         return _widened_weight(node)
     if node.op is Op.CUSTOM:

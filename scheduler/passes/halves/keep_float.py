@@ -62,6 +62,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     users = consumers(order)
     custom = stored_for_custom(order)
 
+    # A cone is the values that a seed depends on, through nodes for which `through` holds.
     def cone(seeds: Iterable[Node], through: Callable[[Node], bool] = _carries) -> set[Node]:
         return upstream(order, seeds, through)
 

@@ -108,8 +108,8 @@ def store_halves(
 ) -> Halved:
     """Return the graph with stored nodes as fp16 where that does no harm.
 
-    `roots` are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored`
-    includes them.
+    `roots` are outputs and ASSIGN nodes, after the other passes, and keep their types. `stored` are
+    all nodes that kernels store, including the roots.
     """
     order, fixed = toposort(roots), set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
