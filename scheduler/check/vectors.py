@@ -40,7 +40,7 @@ from scheduler.schedule_cache import EntryGraph, compiler_version
 Array = NDArray[Any]
 
 # Seeds of the first entry and of every other entry. The runtime runs the entry once for each seed
-# when it loads an artifact; all runs take less time than three frames.
+# when it loads an artifact. On the device, these runs take less time than three frames.
 SEEDS: Final = (1, 2)
 OTHER_SEEDS: Final = (3,)
 # Limits in floating-point operations of a run; numpy does 2 to 10 per nanosecond. Above the first
@@ -143,13 +143,16 @@ def _vector(entry: str, graph: EntryGraph, seed: int, rounding: Rounding) -> Tes
 
 
 def _tolerance(dtype: np.dtype[Any], rounding: Rounding) -> tuple[float, float]:
-    """Return tolerance and share for `ExpectedValues`; they are the same as for `--verify`."""
+    """Return the tolerance of a value, and the share of values that may exceed it.
+
+    They are the same as for `--verify`.
+    """
     allowed = tolerance_of(dtype, rounding)
     if dtype.kind == "f":
-        # In a deep network that quantizes, a few elements can be off by more than the tolerance.
+        # In a deep network that quantizes, a few elements can deviate by more than the tolerance.
         quantised = rounding is Rounding.QUANTISED
         return allowed, tolerance_of(np.dtype(np.int32), rounding) if quantised else 0.0
-    # A value rounded to 8 bits can be one step off, and a few comparisons can have another result.
+    # A value rounded to 8 bits can be one step off, and a few comparisons can come out differently.
     return (1.0 if dtype.itemsize == 1 and dtype.kind in "iu" else 0.0), allowed
 
 

@@ -38,7 +38,7 @@ Kind = Literal["gaussian", "binary", "categorical"]
 META_WIDTH = 55
 HIDDEN_WIDTH = 512
 HISTORY_ROWS = 25
-# Time between two rows of the histories, four camera frames.
+# Time between two rows of a history: four camera frames.
 ROW_S = 0.2
 
 
@@ -73,8 +73,9 @@ class Head:
 PLAN = Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), 3.0)
 DESIRE_STATE = Head("desire_state", "categorical", (DESIRE_LENGTH,))
 
-# The heads in the order of the output, which `hidden_state` follows. The network is small, so heads
-# on which the drive depends most have the largest weights. Speed, a part of `pose`, is the hardest.
+# The heads in output order. `hidden_state` comes after them in the model's output. The network is
+# small, so the heads that matter most for driving have the largest weights. Speed, a part of
+# `pose`, is the hardest.
 VISION_HEADS = (
     Head("meta", "binary", (META_WIDTH,), 0.1),
     Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH), 0.05),
@@ -87,8 +88,8 @@ VISION_HEADS = (
     Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
     Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
 )
-# The acceleration that the curves ahead require. It is computed before `hidden_state`, which
-# contains it, and is not a head of the exported model.
+# An auxiliary head: the acceleration that the curves ahead require. It is part of `hidden_state`,
+# but not an output of the exported model.
 FOR_CURVES = Head("for_curves", "gaussian", (1,), 2.0)
 # The plan is also trained with vision, so that `hidden_state` contains what the policy needs.
 VISION_TARGETS = (*VISION_HEADS, FOR_CURVES, PLAN)
@@ -142,11 +143,11 @@ def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
 # --- Scaling: units in which each value of a target is about one ---------------------------------
 #
 # The networks learn in these units, because an output contains both positions of 192 m and rates of
-# 0.001 rad/s. `fold` moves the units into the last layers of the exported model, which then answers
-# in metres and radians.
+# 0.001 rad/s. `fold` moves the units into the last layers of the exported model, whose outputs
+# are then in metres and radians.
 
-# Smallest deviations, for values that are nearly constant, like the yaw of a straight camera: below
-# any relevant accuracy, and well within the range of float16.
+# Minimum deviations, for values that are nearly constant, such as the yaw of a camera that is mounted
+# straight. They are below any accuracy that matters, and far above the smallest float16.
 LEAST_DEVIATION: Mapping[str, float] = {
     "pose": 3e-3,
     "wide_from_device_euler": 1e-3,
@@ -227,10 +228,10 @@ def part_of(heads: tuple[Head, ...], scaling: Scaling, wanted: tuple[Head, ...])
     return Scaling(scaling.mean[index], scaling.deviation[index])
 
 
-# --- Mirrored samples: twice as many roads, without a preferred side ------------------------------
+# --- Mirrored samples: twice the data, and no preference for a side -------------------------------
 #
-# The views' centre is column 256 of 512 luma columns, counted at pixel centres. So column c becomes
-# 512 - c, and column 0, which has no partner, copies column 1.
+# A view has luma columns 0 to 511, and its optical centre is the centre of column 256. So column c
+# becomes column 512 - c. Column 0 has no partner and copies column 1.
 
 # The mirror image of each desire.
 _DESIRES = np.array(
@@ -242,7 +243,7 @@ _DESIRES = np.array(
         Desire.LANE_CHANGE_LEFT,
         Desire.KEEP_RIGHT,
         Desire.KEEP_LEFT,
-        7,
+        7,  # unused
     ]
 )
 # Signs of mirrored x, y, z and of mirrored roll, pitch, yaw.
@@ -257,8 +258,8 @@ def mirror_images(images: Bytes) -> Bytes:
     (odd, even), (even, odd), (odd, odd) rows and columns, then U and V.
     """
     mirrored = images[..., ::-1].copy()
-    # Even columns: 512 - 2 i = 2 (256 - i), shifted by one. Odd ones: 2 (255 - i) + 1, just
-    # reversed.
+    # Channel column i holds luma column 2 i or 2 i + 1. An even column 2 i becomes 2 (256 - i), a
+    # reversal shifted by one. An odd column 2 i + 1 becomes 2 (255 - i) + 1, a plain reversal.
     for channel in range(0, images.shape[-3], 6):
         even = mirrored[..., channel : channel + 2, :, :]
         even[..., 1:] = even[..., :-1].copy()

@@ -19,9 +19,11 @@ CELL_PX = 16
 LINES = 6
 # Distance and growth of the car ahead.
 LEAD_READINGS = 2
-# Distance (m) with the reading 0, growth between frames with the reading 1, and largest reading.
+# A reading is the scaled value that the network learns. The distance that gives a reading of 0, m;
+# the growth over `ROW_S` that gives a reading of 1; the limit of growth readings.
 _LEAD_M, _GROWTH, _MOST_GROWTHS = 20.0, 0.05, 3.0
-# Distances along the road, from the start of the wide view to where a lane is two cells wide.
+# Distances along the road, m, from the nearest road in the wide view to where a lane is two cells
+# wide.
 _DISTANCES_M = 4.5 * 1.06 ** np.arange(52)
 _MIDDLES = CELL_PX * (np.arange(ROWS) + 0.5)
 _PLACES = places_in_target(VISION_TARGETS)
@@ -29,9 +31,10 @@ _LENSES = (MED_LENS, WIDE_LENS)
 
 
 def column_scale() -> Singles:
-    """Return the values of columns when a line's position is computed, (32,): -8 to 8.
+    """Return the coordinate of each column, (32,), -8 to 8.
 
-    The range is larger than that of the thousand other features, to give positions more effect.
+    The network averages it, weighted by each column's score, to locate a line. The range is larger
+    than that of the thousand other features, to give positions more effect.
     """
     return (0.5 * (np.arange(COLUMNS) + 0.5 - 0.5 * COLUMNS)).astype(np.float32)
 
@@ -39,7 +42,7 @@ def column_scale() -> Singles:
 def line_columns(targets: Singles) -> Singles:
     """Return the columns where lines cross the centres of rows, in cells, (n, 2, 6, 16).
 
-    It is NaN where a line is absent or outside the picture. `targets` (n, size) are in their own
+    The axes are sample, view, line and row. A column is NaN where a line is absent or outside the picture. `targets` (n, size) are in their own
     units.
     """
     lines = targets[:, _PLACES["lane_lines"]].reshape(-1, 4, 33, 2)
@@ -53,7 +56,7 @@ def line_columns(targets: Singles) -> Singles:
 
 
 def row_scale() -> Singles:
-    """Return the values of rows when the lead car's position is computed, (16,): -4 to 4."""
+    """Return the coordinate of each row, (16,), -4 to 4, to locate the car ahead."""
     return (0.5 * (np.arange(ROWS) + 0.5 - 0.5 * ROWS)).astype(np.float32)
 
 
@@ -69,6 +72,7 @@ def lead_places(targets: Singles) -> Singles:
     found = np.full((len(targets), 2, 2), np.nan, np.float32)
     for index in np.flatnonzero(is_there):
         ahead, aside = float(lead[index, 0]), float(lead[index, 1])
+        # Height of the road there: the mean of both lines of the own lane.
         below = [np.interp(ahead, X_IDXS, line[:, 1]) for line in lines[index, 1:3]]
         for view, lens in enumerate(_LENSES):
             scale = lens.focal_px / max(ahead, 1.0)
@@ -84,8 +88,8 @@ def lead_places(targets: Singles) -> Singles:
 def lead_readings(targets: Singles) -> Singles:
     """Return the readings of the car ahead, (n, 2); NaN without a car.
 
-    They are the logarithm of its distance in units of 20 m, and its growth from the older to the
-    newer frame in units of 5 %. `targets` (n, size) are in their own units.
+    They are the logarithm of its distance in units of 20 m, and its growth in the picture
+    over `ROW_S`, in units of 5 %. `targets` (n, size) are in their own units.
     """
     lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
     is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5
@@ -100,7 +104,7 @@ def _crossings(at: NDArray[np.float64], lens: Lens) -> NDArray[np.float64]:
     scale = lens.focal_px / _DISTANCES_M
     columns = (lens.cx_px + scale * at[..., 0]) / CELL_PX
     rows = lens.cy_px + scale * at[..., 1]
-    # Drop points that are hidden behind a crest, those that do not rise in the picture.
+    # A point that is hidden behind a crest gets the row of the crest.
     rows = np.minimum.accumulate(np.where(np.isfinite(rows), rows, np.inf), axis=-1)
     found = np.full((*at.shape[:2], ROWS), np.nan)
     for index in np.ndindex(at.shape[:2]):
