@@ -13,7 +13,8 @@ were computed without a device (`scheduler.check.vectors`).
     integers    of 16 bits and more: the lowest bit of each word; 0 and 1 are usually valid indices
     floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
 
-To a program that reads camera frames, such noise would be meaningless. So these inputs have a rule of their own:
+To a program that reads camera frames, such noise would be meaningless. So these inputs have a rule
+of their own:
 
     x_frame, x_geometry     a pair: an NV12 picture of at most 640x400 with a texture
     x_transform             3x3: maps the model's pixels to about the middle of the picture, sheared

@@ -146,7 +146,7 @@ def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
 # 0.001 rad/s. `fold` moves the units into the last layers of the exported model, whose outputs
 # are then in metres and radians.
 
-# Minimum deviations, for values that are nearly constant, such as the yaw of a camera that is mounted
+# Minimum deviations, for values that are nearly constant, such as the yaw of a camera mounted
 # straight. They are below any accuracy that matters, and far above the smallest float16.
 LEAST_DEVIATION: Mapping[str, float] = {
     "pose": 3e-3,

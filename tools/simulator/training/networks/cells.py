@@ -42,8 +42,8 @@ def column_scale() -> Singles:
 def line_columns(targets: Singles) -> Singles:
     """Return the columns where lines cross the centres of rows, in cells, (n, 2, 6, 16).
 
-    The axes are sample, view, line and row. A column is NaN where a line is absent or outside the picture. `targets` (n, size) are in their own
-    units.
+    The axes are sample, view, line and row. A column is NaN where a line is absent or outside the
+    picture. `targets` (n, size) are in their own units.
     """
     lines = targets[:, _PLACES["lane_lines"]].reshape(-1, 4, 33, 2)
     edges = targets[:, _PLACES["road_edges"]].reshape(-1, 2, 33, 2)
