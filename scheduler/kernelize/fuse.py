@@ -196,10 +196,11 @@ def _is_product(node: Node) -> bool:
     return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
 
 
-MAX_ROUNDS = 10  # most rounds; fusion ends earlier after a round without a fusion; chosen by hand
+# Maximum number of rounds, chosen by hand. Fusion ends earlier after a round without a fusion.
+MAX_ROUNDS = 10
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64
-# Most parts of a round to try separately if the round raises the peak.
+# Maximum number of parts of a round's pairs to try separately if the round raises peak memory.
 MAX_TRIES = 64
 
 
