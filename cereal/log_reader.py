@@ -15,7 +15,7 @@ from cereal.errors import LogError, MessageError
 from cereal.log_codec import codec_of, import_zstd
 from cereal.schema import message_size, read_event
 
-# Most bytes of decompressed data in one piece.
+# Maximum number of bytes of decompressed data in one piece.
 _CHUNK: Final = 1 << 20
 # Bytes to read at once. Smaller, because the decompressor copies all bytes after a stream's end.
 _COMPRESSED_CHUNK: Final = 1 << 17

@@ -97,7 +97,7 @@ def _map(descriptor: int, one: Description, where: Path) -> mmap.mmap:
 
 # Pause after a request that returned buffers of another server.
 _ASK_AGAIN_S: Final = 0.02
-# Most packets to skip in one call, because they are overwritten or of another server.
+# Maximum number of packets to skip in one call, because they are overwritten or of another server.
 _MAX_PACKETS: Final = 256
 
 

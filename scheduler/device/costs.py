@@ -23,34 +23,41 @@ class Costs:
     launch_products: int = 1 << 20
     # Adds to store and load an element. Repeated work below this plus a launch is recomputed.
     memory: int = 32
-    operand_memory: int = 20  # same, for an operand of a contraction, computed without lanes
+    operand_memory: int = 20  # the same for a contraction's operand, computed element by element
     lookup: int = 16  # adds to look up an element at run time; measured: 20 cycles for 16 lanes
-    # Elements and multiply-adds of a branch's sum, above which the cost of a launch is negligible.
+    # Parallel branches are batched into one launch only if each has fewer outputs and multiply-adds
+    # than this. Above it, the cost of a launch per branch is negligible.
     batch_outputs: int = 16384
     batch_products: int = 2_000_000
     # Adds to select one of two values: address selection, an additional load, value selection.
     select: int = 4
     shared_lanes: int = 16  # lanes that share a value which does not depend on the innermost axis
-    tile_reuse: int = 16  # outputs for which a contraction's register tile reads an input once
-    max_index_depth: int = 12  # most nested divisions in an index; with more, loads are cheaper
-    # most places that need a value; with more, the number of indices would explode
+    tile_reuse: int = 16  # outputs of a contraction's register tile that share one read of an input
+    # A value is stored if its index would have more nested divisions than this.
+    max_index_depth: int = 12
+    # A value is stored if more places than this need it, because each has an index of its own.
     max_uses: int = 64
-    # Fewest rows for work-items, if a reduction is hoisted out of the loop over its columns.
+    # A reduction is hoisted out of the loop over its columns only if at least this many rows remain
+    # as work-items, or if it has at most `max_serial_work` elements. Otherwise cores would idle.
     hoist_rows: int = 16
     small_kernel: int = 4096  # below this many elements, the number of rows does not matter
-    # most elements of a hoisted reduction with fewer rows than `hoist_rows`, as cores would idle
     max_serial_work: int = 16384
-    # Most elements read by a reduction inside another one, which has no register tile.
+    # A reduction that reads more elements than this is not nested in another one, where it would
+    # have no register tile.
     max_nested_work: int = 1 << 20
-    max_slices: int = 48  # most slices of one value; each adds a loop nest to the kernel's source
-    max_bodies: int = 16  # most loop nests in one launch
-    max_recompute_cost: int = 8  # most adds to recompute an element, not store and load it
-    # most elements of reductions over recomputed values, per element of the loop nest
+    max_slices: int = 48  # maximum slices of one value; each adds a loop nest to the kernel
+    max_bodies: int = 16  # maximum number of loop nests in one launch
+    # When kernels are merged, an element that costs more adds than this is stored, not recomputed.
+    max_recompute_cost: int = 8
+    # Loop nests of which one recomputes values are merged only if their reductions read at most this
+    # many elements per element of the merged nest.
     max_recomputed: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
-    max_live: int = 64  # most values stored at a split; with more, one is stored, others recomputed
-    max_cut_bytes: int = 256 << 20  # most bytes to store at a split, to limit its use of memory
+    # A split that would store more values than this stores only the one at which the kernel is
+    # split; the kernel behind the split recomputes the others.
+    max_live: int = 64
+    max_cut_bytes: int = 256 << 20  # maximum number of bytes to store at a split
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,48 +100,55 @@ class LoopCosts:
 
     votes: LaneVotes = field(default_factory=LaneVotes)
     texels: TexelCosts = field(default_factory=TexelCosts)
-    # Fewest elementary operations per work-item, or part of one, that pay for its share of a
-    # launch.
+    # A launch gets another work-item, or an item another part, only if each then has at least this
+    # many elementary operations. Fewer do not pay for starting it.
     min_item_work: int = 20_000
-    max_items: int = 32  # most work-items per launch: enough for several cores to share evenly
-    # Number of row blocks for work-items, and of work-items wanted if there are few rows.
+    max_items: int = 32  # maximum work-items per launch: enough for several cores to share evenly
+    # Target number of work-items, when rows are divided into blocks or a row into parts.
     wanted_parts: int = 16
-    # Most repeated work above a work-item's loop, as a fraction of its own work. Up to `free_parts`
-    # parts are made regardless, to use a second core.
+    # Parts of a row repeat the work before their common loop. There are only as many parts as keep
+    # that work below this fraction of a part's own work. Up to `free_parts` parts are always made,
+    # to use a second core.
     max_repeated: float = 0.5
     free_parts: int = 2
     # Rows become work-items if weights have fewer elements than this many times those of the other
     # operands, since each work-item reads all weights.
     blocked_weights: int = 4
-    max_prefetch_repeats: int = 32  # most row tiles per block of weights to prefetch the next one
-    min_prefetch_rows: int = 8  # fewest rows of a tile, which share the cost of prefetching
-    # Fewest bands. Measured: with 64 or 128 bands, the scores of a MobileViT take 0.975 of the time
-    # of three launches, with 16 bands 1.01.
+    # The next block of weights is prefetched only if each block serves at most this many row tiles.
+    max_prefetch_repeats: int = 32
+    # ... and only if a tile has at least this many rows, which share the cost of prefetching.
+    min_prefetch_rows: int = 8
+    # Kernels that process rows in bands in one launch (`scheduler/loops/bands.py`) need at least
+    # this many bands. Measured: with 64 or 128 bands, the scores of a MobileViT take 0.975 of the
+    # time of three launches, with 16 bands 1.01.
     min_bands: int = 64
-    min_band_rows: int = 8  # fewest rows per band, which share each vector of the other operand
-    band_cache_part: int = 2  # part of a core's cache for passed values; operands need the rest
+    min_band_rows: int = 8  # minimum rows per band, which share each vector of the other operand
+    # The values passed between these kernels get 1 / `band_cache_part` of a core's cache. Operands
+    # need the rest.
+    band_cache_part: int = 2
     # Longest reduce loop that is unrolled fully, so that windows up to 7x7 share loads where they
     # overlap. Longer loops have `unroll` steps per body.
     full_unroll: int = 7
     unroll: int = 4
-    max_unrolled: int = 128  # most multiply-adds in an unrolled loop: more only enlarge the code
+    max_unrolled: int = 128  # maximum multiply-adds in an unrolled loop: more only enlarge the code
     stream_vectors: int = 4  # result vectors without rows: several streams of weights in parallel
-    # most bytes stored per step without sums: two cache lines share index arithmetic
+    # Maximum bytes stored per step without sums: two cache lines share the index arithmetic.
     stream_bytes: int = 128
-    # Most vectors per step without sums. A range up to this size that decides between stored values
-    # is done in one step. Measured on a concat of 128 channels: this takes 0.08 of the time of one
-    # vector per step, which computes all sources.
+    # Maximum vectors per step without sums. A range of up to this many elements whose index selects
+    # among stored values is covered in one step. Measured on a concat of 128 channels: this takes
+    # 0.08 of the time of one vector per step, which computes all sources.
     step_vectors: int = 8
     # Rows of a contraction's tile on devices without a model: 4 accumulators of 4 lanes leave most
-    # GPU registers to neighbors. Also the rows per work-item below hoisted reductions.
+    # registers of a GPU to other waves. Also the rows per work-item below hoisted reductions.
     tile_rows: int = 4
-    min_groups: int = 4  # fewest work-groups per core, before work-items get several rows
+    min_groups: int = 4  # work-groups per core that are reached before items get several rows
     # Rows of a sliding window's tile. Without weights, as in pooling, accumulators take the
     # registers divided by `window_part`, and rows are at most `pool_rows`.
     window_rows: int = 8
     window_part: int = 2
     pool_rows: int = 4
-    small_range: int = 4  # most results of a range that only weights follow, to unroll it
+    # A range that indexes only weights, not inputs, is unrolled up to this size.
+    small_range: int = 4
     issue: int = 2  # vector multiply-adds, and loads, per cycle and core: x86-64 since AVX2
     latency: int = 4  # cycles until the result of a multiply-add can be used
     # Operations per cycle. This is half of a core's issue rate, as its other hardware thread may be
@@ -144,34 +158,33 @@ class LoopCosts:
     # Registers in excess of the real ones that still work if several vectors use the rows of a
     # step, which compilers load first (measured with 32: 2x10 and 4x5 work, 2x12 and 2x13 spill).
     register_slack: int = 2
-    # Registers not used by the accumulators of one vector, if its rows are memory operands. If they
-    # are not, a weight vector and a scalar need at least `operand_registers`.
+    # Registers that a tile of one vector leaves to everything but accumulators. Its multiply-adds
+    # read their rows from memory. Where they cannot, a weight vector and a scalar need at least
+    # `operand_registers`.
     spare_registers: int = 6
     operand_registers: int = 2
-    # Cycles per byte of weights that are reread for the next rows, then cycles per tile, and per
-    # vector of results. These and the numbers from `issue` on were fitted on one processor with
-    # 512-bit registers.
-    stream: float = 0.002
-    tile: int = 12
-    result: int = 3
+    # These three and the numbers from `issue` on were fitted on a processor with 512-bit registers.
+    stream: float = 0.002  # cycles per byte of weights that are read again for the next rows
+    tile: int = 12  # cycles per tile
+    result: int = 3  # cycles per vector of results
     row: int = 3  # cycles per row of results, which starts on its own cache line
     conversion: float = 1.0  # cycles to widen a vector of fp16
-    max_vectors: int = 4  # most vectors of a tile: with five, 32 registers hold four rows only
-    # Most rows of a texel tile, and of rows and columns of dot products: 64 sums exceed the
-    # registers of every device row.
+    max_vectors: int = 4  # maximum vectors of a tile: with five, 32 registers hold four rows only
+    # Maximum rows of a texel tile, and rows and columns of a tile of dot products. With 8 by 8, 64
+    # sums exceed the registers of every device row.
     max_rows: int = 8
     # Steps of a reduction that take as long as the sum over lanes at its end. With twice as many
     # steps, that sum is cheap.
     horizontal: int = 4
-    # Fewest uses that pay for a copied element: a strided load and store cost this many
-    # multiply-adds.
+    # An operand is copied into another order if each element is used at least this often. The copy
+    # is a strided load and a store, which cost this many multiply-adds.
     copy_uses: int = 16
     scalar_rows: int = 8  # sums in a tile without lanes, to hide the latency of an addition
-    # Rows beyond the cache's capacity that its replacement still handles. Measured: 25 rows in 2
-    # sets of 12 ways run at full speed, 25 in one set at half speed, in 2 sets of 8 ways at 0.6.
+    # Rows of an operand that can share a cache set beyond its ways without loss. Measured: 25 rows
+    # in 2 sets of 12 ways run at full speed, 25 in one set at 0.5, 25 in 2 sets of 8 ways at 0.6.
     max_shared_rows: int = 2
     page: int = 4096  # bytes after which the L1 cache's sets repeat: 64 sets of 64-byte lines
-    min_ways: int = 4  # fewest ways of that cache
+    min_ways: int = 4  # minimum number of ways of that cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ _FIELDS: Final = {
     "weights": ("m", 1),
 }
 _WIDTHS: Final = (0, 1, 2, 4, 8, 16)  # possible lanes; 0 leaves the choice to the heuristic
-# Most accumulators in a register tile, and multiply-adds in an unrolled loop: more only enlarge the
-# code.
+# Maximum number of accumulators in a register tile, and multiply-adds in an unrolled loop: more
+# only enlarge the code.
 MAX_TILE: Final = 64
 MAX_BODY: Final = 512
 _WORD: Final = re.compile(r"([a-z])([1-9][0-9]{0,3})")

@@ -24,9 +24,9 @@ from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 
 # Longest weight that is checked for even spacing: longer lists do not occur written out.
 MAX_LIST = 65536
-# Most nodes of one expression. With more than MAX_AFFINE_NODES, it does not count as affine. With
-# more than MAX_NODES, it counts as depending on all its axes. Chosen by hand so that searches stay
-# short.
+# Maximum number of nodes of one expression. With more than MAX_AFFINE_NODES, it does not count as
+# affine. With more than MAX_NODES, it counts as depending on all its axes. Chosen by hand so that
+# searches stay short.
 MAX_AFFINE_NODES = 64
 MAX_NODES = 1024  # see above
 

@@ -13,7 +13,7 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 
-# Most rewrites of one node before the rules are assumed to form a cycle.
+# Maximum number of rewrites of one node before the rules are assumed to form a cycle.
 MAX_STEPS = 64
 
 

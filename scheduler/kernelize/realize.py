@@ -44,7 +44,8 @@ from scheduler.kernelize.regions import (
 
 # Leaves are read where they are. If a movement op has to be stored, the node below it is.
 _NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
-# Most ends of elementwise paths tracked per value; with more, it counts as needed apart.
+# Maximum number of ends of elementwise paths tracked per value; with more, it counts as needed
+# apart.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that replace an index known only at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})

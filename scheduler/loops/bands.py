@@ -26,7 +26,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule
 from scheduler.loops.place import PlacedBody
 
-# Most kernels in a chain: scores, their exponentials, the sums of these, the product, ...
+# Maximum number of kernels in a chain: scores, their exponentials, the sums of these, the product,
+# ...
 MAX_LENGTH = 6
 
 T = TypeVar("T")

@@ -93,9 +93,9 @@ Shown = bool | int | float | str | None
 
 MAX_FIELDS: Final = 16
 MAX_PATH: Final = 200
-# Most elements and characters of a value that is shown as text.
+# Maximum number of elements and characters of a value that is shown as text.
 _MAX_ELEMENTS, _MAX_TEXT = 40, 240
-# Most levels of nested structures; the schema itself has fewer.
+# Maximum number of levels of nested structures; the schema itself has fewer.
 _MAX_DEPTH: Final = 8
 _PATH: Final = re.compile(r"([a-zA-Z]\w*)((?:\.[a-zA-Z]\w*|\[\d{1,5}\])*)")
 _LAST_INDEX: Final = re.compile(r"(.*)\[(\d+)\]")

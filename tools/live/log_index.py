@@ -44,7 +44,8 @@ PEEK_NS: Final = 10_000_000_000
 EARLIER: Final = 10
 # Interval at which newly read parts become visible, in seconds.
 PUBLISH_S: Final = 0.1
-# Most samples of a field in one reply to the page: 10 s at 100 Hz are 1000. More are thinned.
+# Maximum number of samples of a field in one reply to the page: 10 s at 100 Hz are 1000. More are
+# thinned.
 MAX_SAMPLES: Final = 1500
 
 

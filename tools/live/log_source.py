@@ -18,7 +18,7 @@ from tools.live.viewers import SeriesAsked, Viewer
 
 # Longest wait for a picture, in seconds. A slower one is sent after the numbers.
 PATIENCE_S: Final = 0.15
-# Most rows in one message: some 400 KB.
+# Maximum number of rows in one message: some 400 KB.
 ROWS_AT_ONCE: Final = 4000
 # Interval of checking a log that is still being read, in seconds.
 LOOK_S: Final = 0.2

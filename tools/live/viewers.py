@@ -34,7 +34,8 @@ STALL_S: Final = 5.0
 MAX_RATE_HZ: Final = 60.0
 # Samples in the last half minute, for fields of 100 Hz.
 MAX_SAMPLES: Final = int(WINDOW_S * 100) * MAX_FIELDS
-# Most pending requests of a page: more than the chunks in the plots' window of both logs.
+# Maximum number of pending requests of a page: more than the chunks in the plots' window of both
+# logs.
 MAX_ASKED: Final = 32
 LAYOUT_FORMAT: Final = "modeld view layout"
 LAYOUT_VERSION: Final = 1

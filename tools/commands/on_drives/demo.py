@@ -84,7 +84,7 @@ SLOWEST_HZ = 3.0
 PRINTED_EVERY = 20
 # Frames from one comparison of lane lines with the ground truth to the next.
 COMPARED_EVERY = 5
-# Least share of frames with output. A busy machine loses some; a demo without half of them fails.
+# Minimum share of frames with output. A busy machine loses some; a demo without half of them fails.
 MIN_PUBLISHED = 0.5
 
 

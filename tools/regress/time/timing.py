@@ -48,7 +48,7 @@ STUDENT_T_OF_EIGHT: Final = {
     35: 2.91,
     77: 2.812,
 }
-# Least share of the total loss for a kernel to be named.
+# Minimum share of the total loss for a kernel to be named.
 NAMED_SHARE: Final = 0.1
 MOST_NAMED: Final = 5
 SHOWN_NODES: Final = 4

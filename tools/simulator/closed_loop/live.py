@@ -49,7 +49,7 @@ FULL_RATE_HZ: Final = 20.0
 NS_PER_MS: Final = 1_000_000
 # The daemon's frame timeout at full rate.
 FRAME_TIMEOUT_MS: Final = 100
-# Least share of a period between two frames. The daemon would drop one of two frames in a burst.
+# Minimum share of a period between two frames. The daemon would drop one of two frames in a burst.
 LEAST_PERIOD: Final = 0.8
 _CAR_PARAMS_FRAMES: Final = 20
 # Called before each frame is rendered, with its id and the simulation.

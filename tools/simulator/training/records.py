@@ -187,7 +187,7 @@ class TrainingProgress:
 
 # Number of remembered losses.
 _MEMORY = 400
-# Least number of losses before a divergence can be detected.
+# Minimum number of losses before a divergence can be detected.
 _LEAST = 100
 # A loss is far above the median if its distance is this many times the median distance of the
 # losses. In successful trainings the noise of batches reached 8 at most.

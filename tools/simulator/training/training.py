@@ -72,7 +72,7 @@ def check_sizes() -> Written:
 _MOMENTS_EACH = 4
 # Share of drives by the student in the first round, when it has learnt no history, and later.
 _FIRST_SHARE, _SHARE = 0.5, 0.75
-# Least number of drives, however short the time is.
+# Minimum number of drives, however short the time is.
 _LEAST_DRIVES = 2
 _STUDENT = "student.pt"
 

@@ -36,7 +36,7 @@ from tools.simulator.training.options import TrainingOptions
 from tools.simulator.training.records import RESUME, Records, Watch
 from tools.simulator.training.samples.replay import Batch, Replay, Sample
 
-# Least number of samples before the first step, from which the scaling is measured.
+# Minimum number of samples before the first step, from which the scaling is measured.
 FIRST_SAMPLES = 768
 WEIGHT_DECAY = 0.02
 CLIP = 1.0

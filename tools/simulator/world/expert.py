@@ -175,7 +175,7 @@ def _limited(slope: Floats) -> Floats:
 
 LEFT, RIGHT = -1, 1
 LANE_CHANGE_S = 5.0
-# Least length of a lane change, also from standstill.
+# Minimum length of a lane change, also from standstill.
 _SHORTEST_CHANGE_M = 25.0
 # Length of the path back to the lane's centre: the distance driven in the first time, but at most
 # the larger of _RETURN_M and the distance driven in the second time. It is longer for errors of

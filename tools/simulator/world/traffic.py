@@ -25,7 +25,7 @@ from tools.simulator.world.world import World
 
 # Cars exist in this stretch around the ego car; for each that leaves it, a new one enters.
 BEHIND_M, AHEAD_M = 110.0, 300.0
-# Least distance between an entering car and another car of its lane.
+# Minimum distance between an entering car and another car of its lane.
 _ROOM_M = 45.0
 # Largest jerk when accelerating and when braking, m/s^3.
 _JERK_UP_MPS3, _JERK_DOWN_MPS3 = 2.5, 10.0

@@ -114,7 +114,7 @@ WORLD_M = 1200.0
 MOMENTS = 10
 CHAIN = 3
 KINDS = ("day", "dusk", "night", "rain")
-# Least distance from the start, so that there is a road behind the car.
+# Minimum distance from the start, so that there is a road behind the car.
 _FIRST_M = 30.0
 # Share of situations off the lane's centre, and largest displacement, m and rad.
 _OFF_SHARE = 0.45

@@ -281,7 +281,7 @@ _BELOW_LENS = 0.8
 # A wet road mirrors the sky at grazing angles: from this inverse distance on, up to this share.
 _SHINE_FROM_1PM = 0.125
 _SHINE = 0.5
-# Least light left where shadows overlap.
+# Minimum brightness left where shadows overlap.
 _DARKEST = 0.3
 
 
