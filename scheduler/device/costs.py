@@ -49,8 +49,8 @@ class Costs:
     max_bodies: int = 16  # maximum number of loop nests in one launch
     # When kernels are merged, an element that costs more adds than this is stored, not recomputed.
     max_recompute_cost: int = 8
-    # Loop nests of which one recomputes values are merged only if their reductions read at most this
-    # many elements per element of the merged nest.
+    # Loop nests, one of which recomputes values, are merged only if their reductions read at most
+    # this many elements per element of the merged nest.
     max_recomputed: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
