@@ -36,7 +36,7 @@ from scheduler.onnx_import.metadata import SLICED_OUTPUT
 from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor.tensor import Tensor
 
-MONITORING: Final = "monitoring"  # kind and name of artifacts
+MONITORING: Final = "monitoring"  # kind of the artifact, and its name
 SEE: Final = "see docs/formats/monitoring-models.md"
 DECLARE: Final = (
     'declare another with --interface NAME, or interface = "NAME" in a TOML next to the model'
@@ -48,7 +48,7 @@ SIZES: Final[Mapping[str, int]] = {IMAGE: VIEW_WIDTH * VIEW_HEIGHT, CALIBRATION:
 
 @dataclass(frozen=True, slots=True)
 class RecognisedMonitoring:
-    """A driver monitoring model, its interface, and assumptions, one sentence each."""
+    """A driver monitoring model, its interface, and notes about assumptions."""
 
     model: OnnxModel
     interface: MonitoringInterface
@@ -73,7 +73,8 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
     declared_as = declaration([facts], name, revisions, MONITORING_RULES)
     imported = None
     width, slices, problems = facts.width, facts.slices, [*facts.problems]
-    # Wrong slices are not imported, unless the import is needed to find the width they refer to.
+    # A model with wrong slices is not imported. If its width is not declared, the slices cannot be
+    # checked before the import, so the import finds the width and they are checked again.
     if width is None or not problems:
         imported = import_model(model, inputs)
         width, slices = _output(imported).shape[1], imported.metadata.output_slices
@@ -86,7 +87,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
     problems += _differences(revision, named, width)
     if problems or imported is None:
         raise ModelError(
-            f"{model.name}: recognized as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
+            f"{model.name}: treated as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
             + ("" if declared_as.name else f"; {DECLARE}")
         )
     part = ModelPart(
@@ -160,9 +161,8 @@ def _differences(
 ) -> list[str]:
     """Return the differences between outputs and a revision's, a phrase each."""
     row = revision.model
-    if row.sliced == slices.keys().isdisjoint(MONITORING_HEADS) or (
-        not row.sliced and width != row.width
-    ):
+    has_heads = not slices.keys().isdisjoint(MONITORING_HEADS)
+    if row.sliced != has_heads or (not row.sliced and width != row.width):
         expected = "output_slices" if row.sliced else f"{row.width} values without slices"
         return [f"expected {expected}, found an output of {width} values {_slices_text(slices)}"]
     return monitoring_head_problems(slices if row.sliced else row.slices)
@@ -187,6 +187,7 @@ def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
         sizes, kind = declared(value, f'{model.name}: input "{value.name}"')
         known = prod(size or 1 for _, size in sizes)
         shape = [size or 1 for _, size in sizes]
+        # The last open axis gets the elements that the known axes leave; other open axes get 1.
         free = [axis for axis, (_, size) in enumerate(sizes) if size is None]
         if free and known and SIZES[value.name] % known == 0:
             shape[free[-1]] = SIZES[value.name] // known

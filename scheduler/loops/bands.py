@@ -5,7 +5,8 @@
     y = p @ v         all rows                                  y[band] = p @ v
 
 An attention over thousands of tokens has more scores than caches hold. A work-item runs its bands
-one after another in the same memory, so the scores stay in the core's own cache.
+one after another in the same memory, so the scores stay in the core's own cache. A node that is
+passed from one of these kernels to the next is called handed on.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ T = TypeVar("T")
 class Bands:
     """Kernels to run one after another, band by band."""
 
-    # The ranges that count bands are the outermost of each kernel. Values passed between the
-    # kernels have a leading axis of work-items and are addressed by band number; see
-    # `render.render`.
+    # The outermost ranges of each kernel enumerate the bands. A value that is handed on has a copy
+    # per work-item, but its index names the band. `scheduler/render/render.py` maps all bands of a
+    # work-item to its copy.
     kernels: tuple[Kernel, ...]
     count: int
     chunk: int  # consecutive bands per work-item
@@ -55,7 +56,7 @@ class Bands:
         return tuple(t for k in self.kernels[:-1] for t in k.targets)
 
     def together(self, kernels: Sequence[Kernel]) -> Kernel:
-        """Return the single launch of these kernels, or of later forms of them."""
+        """Return the single launch of these kernels, or of rewritten versions of them."""
         own = self.handed_on
         origin = dict.fromkeys(name for kernel in kernels for name in kernel.origin)
         made = make_kernel(tuple(k.bodies[0] for k in kernels), tuple(origin))
@@ -74,7 +75,8 @@ def bands_from(
     """Return the kernels from number `start` on that can run in bands; None if there are none.
 
     Kernels are in running order; `last_read` is the number of a node's last reader. `free` nodes
-    need not be stored in row-major order, or at all. GPUs share computed values in other ways.
+    need not be stored in row-major order, or at all. The result is None on GPUs, which share values
+    in local memory.
     """
     if spec.is_simt or not _multiplies_values(kernels[start], ()):
         return None
@@ -104,7 +106,10 @@ def _is_plain(kernel: Kernel) -> bool:
 
 
 def _multiplies_values(kernel: Kernel, own: Collection[Node]) -> bool:
-    """Whether a kernel sums products of two non-weights, one of them in `own` if that has any."""
+    """Whether a kernel sums products of two non-weights.
+
+    If `own` is not empty, at least one of them must be loaded from a node in it.
+    """
     for node in (n for b in kernel.bodies for n in scalar_nodes(b.value)):
         if node.op is Op.ACCUMULATE and node.arg[0] is Op.ADD and node.src[0].op is Op.MUL:
             read = [n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
@@ -122,7 +127,9 @@ def _outputs(kernel: Kernel) -> list[Atom]:
 
 
 def _split(kernel: Kernel, own: Collection[Node]) -> Kernel:
-    """Split ranges whose quotients are indices of nodes in `own`, such as adjacent heads.
+    """Split a range c into c / b and c % b where a load of a node in `own` is indexed by c / b.
+
+    Example: the channels c of 64 per head, with the heads next to each other.
 
     y[i, c] = p[c / 64, i, :] @ ...    ->    y[i, 64 h + d] = p[h, i, :] @ ...
     """
@@ -163,12 +170,13 @@ def _cut(chain: Sequence[Kernel], spec: DeviceSpec) -> Bands | None:
 def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
     """Return the number of rows per band, 0 if no height is good.
 
-    `above` is the number of bands by the other ranges. `handed_on` is the bytes passed between the
-    kernels in all bands, which must exceed the cores' own caches.
+    `above` is the product of the sizes of the other shared ranges. `handed_on` is the number of
+    bytes passed between the kernels in all bands, which must exceed the cores' own caches.
     """
     if handed_on <= spec.l2_bytes * spec.cores:
         return 0
     costs = spec.loops
+    # Rows whose handed-on values fill the share of the cache: share / (bytes per row).
     most = spec.l2_bytes // costs.band_cache_part * above * rows // handed_on
     most = min(most, above * rows // costs.min_bands)
     height = max((d for d in range(1, min(most, rows) + 1) if rows % d == 0), default=0)
@@ -177,15 +185,19 @@ def _height(above: int, rows: int, handed_on: int, spec: DeviceSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Ranges that all kernels of a chain have in common."""
+    """Ranges that all kernels of a chain have in common.
+
+    A shared range is an output range of every kernel, and indexes one axis of every node that is
+    handed on. So a band computes and reads only its own elements.
+    """
 
     of: tuple[tuple[Atom, ...], ...]  # the shared ranges of each kernel, in one order
-    # for each passed node, the number of the shared range on each axis
+    # For each node that is handed on: per axis, the position of its range in `of`, or None.
     axes: Mapping[Node, tuple[int | None, ...]]
 
 
 def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
-    """Return the result ranges that each kernel passes on to the next; None if there are none."""
+    """Return the shared ranges of a chain; None if there are none."""
     first = chain[0].bodies[0].stores
     start = [r for ix in first[0].index if (r := ixs.as_atom(ix)) is not None]
     found: list[dict[int, Atom]] = [dict(enumerate(start))]
@@ -196,7 +208,7 @@ def _shared_rows(chain: Sequence[Kernel]) -> _Rows | None:
             return None
         found.append(mine)
         axes |= {s.target: _axes_of(s, mine) for s in kernel.bodies[0].stores}
-    # Each passed element belongs to one band.
+    # Each element that is handed on belongs to one band.
     handed_on = [axes[t] for k in chain[:-1] for t in k.targets]
     kept = [n for n in found[0] if all(n in m for m in found) and all(n in a for a in handed_on)]
     if not kept:
@@ -270,7 +282,7 @@ class _Cut:
         mapping = {**{o: ixs.of(n) for o, n in zip(mine, above, strict=False)}, mine[-1]: whole}
         bands = (*above, band)
         number = ixs.flatten([ixs.of(r) for r in bands], [r.size for r in bands])
-        # Each band has its own memory here, so the index must depend on the band.
+        # In later analyses each band has memory of its own, so the index must name the band.
         start = (number, ixs.of(row))
 
         def swap(node: Node) -> Node | None:
@@ -301,7 +313,7 @@ class _Cut:
 
 
 def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
-    """Return the leading ranges that count bands, even if they were split."""
+    """Return the leading ranges that enumerate the bands, even if they were split."""
     found: list[Atom] = []
     for r in ranges:
         if prod(a.size for a in found) == count:
@@ -311,9 +323,9 @@ def counting(ranges: Sequence[Atom], count: int) -> tuple[Atom, ...]:
 
 
 def banded(schedule: LoopSchedule, body: PlacedBody, count: int) -> LoopSchedule | None:
-    """Return loops whose work-item n runs band n; None if that is impossible.
+    """Return loops in which step n of the outer loop is band n; None if that is impossible.
 
-    The schedule is that of a separate kernel; the leading ranges of its body count bands.
+    The schedule is that of a separate kernel; the leading ranges of its body enumerate the bands.
     """
     outside = counting(body.ranges, count)
     tiles = schedule.tiles[: len(outside)]

@@ -54,7 +54,7 @@ class HevcIndex:
     # (n + 1,) int64, first byte of each picture including its leading units, then the file's end.
     starts: NDArray[np.int64]
     is_key: NDArray[np.bool_]  # (n,) bool, whether decoding can start at the picture
-    # (first byte, end, following picture) of each run of parameter sets.
+    # (first byte, end, number of the following picture) of each run of parameter sets.
     parameters: tuple[tuple[int, int, int], ...]
     is_hashed: NDArray[np.bool_]  # (n,) bool, whether a checksum follows the picture
     trusted: int = MAX_PICTURES  # number of pictures before the first that is known to be damaged
@@ -157,8 +157,8 @@ def scan_hevc(path: Path) -> HevcIndex:
 
 def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bytes]]:
     """Yield (offset, type, first three bytes of the content) of each NAL unit."""
-    # The tail of the previous piece: a start code can cross the boundary, and the zero byte
-    # before it belongs to it.
+    # The tail of the previous piece, for a start code that crosses the boundary. Its first byte is
+    # searched as context only: it can be the zero byte of a start code of four bytes.
     kept = b""
     kept_offset = 0
     while piece := file.read(_CHUNK):
@@ -231,7 +231,7 @@ class HevcReader:
         if (decoded.width, decoded.height) != (layout.width, layout.height):
             raise self._error(
                 picture,
-                f"one of {layout.width}x{layout.height}",
+                f"{layout.width}x{layout.height} pixels",
                 f"{decoded.width}x{decoded.height}",
             )
         self._copy(decoded, target, layout)
@@ -247,16 +247,18 @@ class HevcReader:
     def _decode(self, picture: int) -> Any:
         index = self._index
         if picture >= len(index):
-            raise self._error(picture, "it", f"the end after {len(index)} pictures")
+            raise self._error(
+                picture, "a picture", f"the end of the file after {len(index)} pictures"
+            )
         if picture >= index.trusted:
-            found = "the end inside it" if picture == len(index) - 1 else "other bytes"
+            found = "the end of the file in it" if picture == len(index) - 1 else "damaged bytes"
             if picture > index.trusted:
                 found = f"damage at picture {index.trusted}"
-            raise self._error(picture, "it whole", found)
+            raise self._error(picture, "a complete picture", found)
         key = index.key_before(picture)
         if key is None:
             raise self._error(picture, "a key frame at or before it", "none")
-        if self._decoder is None or not self._next_out <= picture or self._next_out < key:
+        if self._decoder is None or not key <= self._next_out <= picture:
             self._begin(key)
         while True:
             decoded = self._take(picture)
@@ -284,9 +286,8 @@ class HevcReader:
         except (self._av.FFmpegError, ValueError) as error:
             failed, self._decoder = self._next_fed - 1, None
             reason = getattr(error, "strerror", None) or str(error)
-            raise self._error(wanted, "it whole", f"damage at picture {failed} ({reason})") from (
-                error
-            )
+            found = f"damage at picture {failed} ({reason})"
+            raise self._error(wanted, "a complete picture", found) from error
         decoded = self._pictures.pop(0) if self._pictures else None
         if decoded is None or decoded.pts != number or decoded.is_corrupt:
             self._decoder = None

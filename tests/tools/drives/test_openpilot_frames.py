@@ -286,16 +286,16 @@ def _written(root: Path, *, has_sizes: bool = True) -> tuple[Path, bytes, list[i
     ("where", "has_sizes", "good", "message"),
     [
         # A decoder would show picture 7, filled up.
-        ((7, 25, 12), True, 7, "7 of 8: expected it whole"),
-        ((7, 25, 12), False, 7, "7 of 8: expected it whole"),
-        ((7, 0, 12), True, 7, "[67] of 7: expected it"),
+        ((7, 25, 12), True, 7, "7 of 8: expected a complete picture"),
+        ((7, 25, 12), False, 7, "7 of 8: expected a complete picture"),
+        ((7, 0, 12), True, 7, "[67] of 7: expected a"),
         # Without sizes nobody knows that picture 6 is whole.
-        ((7, 0, 12), False, 6, "[67] of 7: expected it"),
-        ((12, -9, 12), True, 11, "11 of 12: expected it whole, found the end"),
+        ((7, 0, 12), False, 6, "[67] of 7: expected a"),
+        ((12, -9, 12), True, 11, "11 of 12: expected a complete picture, found the end"),
         # No checksums, and all start codes are there: the picture would be shown, filled up.
-        ((8, -4, 8), True, 7, "7 of 12: expected it whole, found other bytes"),
+        ((8, -4, 8), True, 7, "7 of 12: expected a complete picture, found damaged bytes"),
         # Key frames after it are elsewhere than the log says; what precedes is good.
-        ((7, 0, 8), True, 7, "7 of 11: expected it whole, found other bytes"),
+        ((7, 0, 8), True, 7, "7 of 11: expected a complete picture, found damaged bytes"),
     ],
 )
 def test_damaged_video_gives_the_good_frames_and_a_warning(

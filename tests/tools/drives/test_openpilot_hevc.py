@@ -134,9 +134,14 @@ def _decoded(index: HevcIndex, count: int = COUNT) -> tuple[list[bytes], str]:
 @pytest.mark.parametrize(
     ("end", "more", "onward", "error"),
     [
-        (9, 0, COUNT, "picture 9 of 9: expected it, found the end after 9 pictures"),
+        (9, 0, COUNT, "picture 9 of 9: expected a picture, found the end of the file after 9"),
         # Decoders fill up what is missing; who opens the file knows from its log that it is cut.
-        (9, 20, COUNT, "picture 9 of 10: expected it whole, found the end inside it"),
+        (
+            9,
+            20,
+            COUNT,
+            "picture 9 of 10: expected a complete picture, found the end of the file",
+        ),
         (7, 0, 8, "damage at picture 7"),
     ],
     ids=["ends early", "last picture is cut", "picture is lost"],
@@ -211,7 +216,7 @@ def test_file_without_pictures_has_none(
     path = tmp_path / "fcamera.hevc"
     path.write_bytes(content)
     assert len(scan_hevc(path)) == 0
-    with pytest.raises(DriveError, match="picture 0 of 0: expected it, found the end"):
+    with pytest.raises(DriveError, match="picture 0 of 0: expected a picture, found the end"):
         _read(reader_of(scan_hevc(path)), 0)
 
 
@@ -229,7 +234,7 @@ def test_other_size_is_refused(make_hevc: MakeVideo, reader_of: ReaderOf) -> Non
     reader = reader_of(scan_hevc(make_hevc()))
     assert reader.format_of(0) == LAYOUT
     other = nv12_format(128, 96)
-    with pytest.raises(DriveError, match=r"expected one of 128x96, found 64x48"):
+    with pytest.raises(DriveError, match=r"expected 128x96 pixels, found 64x48"):
         reader.read(0, np.zeros(other.size, np.uint8), other)
 
 
