@@ -32,25 +32,25 @@ class Costs:
     select: int = 4
     shared_lanes: int = 16  # lanes that share a value which does not depend on the innermost axis
     tile_reuse: int = 16  # outputs for which a contraction's register tile reads an input once
-    max_index_depth: int = 12  # most nested divisions in an index; with more, loads are cheaper
-    # most places that need a value; with more, the number of indices would explode
+    max_index_depth: int = 12  # maximum nested divisions in an index; with more, loads are cheaper
+    # maximum number of places that need a value; with more, the number of indices would explode
     max_uses: int = 64
-    # Fewest rows for work-items, if a reduction is hoisted out of the loop over its columns.
+    # Minimum rows for work-items, if a reduction is hoisted out of the loop over its columns.
     hoist_rows: int = 16
     small_kernel: int = 4096  # below this many elements, the number of rows does not matter
-    # most elements of a hoisted reduction with fewer rows than `hoist_rows`, as cores would idle
+    # maximum elements of a hoisted reduction with fewer rows than `hoist_rows`, as cores would idle
     max_serial_work: int = 16384
-    # Most elements read by a reduction inside another one, which has no register tile.
+    # Maximum number of elements read by a reduction inside another one, which has no register tile.
     max_nested_work: int = 1 << 20
     max_slices: int = 48  # most slices of one value; each adds a loop nest to the kernel's source
-    max_bodies: int = 16  # most loop nests in one launch
-    max_recompute_cost: int = 8  # most adds to recompute an element, not store and load it
-    # most elements of reductions over recomputed values, per element of the loop nest
+    max_bodies: int = 16  # maximum number of loop nests in one launch
+    max_recompute_cost: int = 8  # maximum adds to recompute an element, not store and load it
+    # maximum number of elements of reductions over recomputed values, per element of the loop nest
     max_recomputed: int = 4
     # Compile time of a reduction, which is a loop, in elementwise operations.
     reduction_operations: int = 8
     max_live: int = 64  # most values stored at a split; with more, one is stored, others recomputed
-    max_cut_bytes: int = 256 << 20  # most bytes to store at a split, to limit its use of memory
+    max_cut_bytes: int = 256 << 20  # maximum bytes to store at a split, to limit its use of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class LaneVotes:
     # the width.
     width_power: float = 0.25
     across: float = 0.8  # factor for lanes across a reduction instead of over results
-    table: int = 256  # most elements of a weight whose lookups are equally fast over any range
+    table: int = 256  # maximum elements of a weight whose lookups are equally fast over any range
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TexelCosts:
     loop: int = 14  # slots per step of the loop
     latency: int = 64  # slots until a texel arrives
     address_registers: int = 4
-    window_steps: int = 3  # most steps of a window if a work-item's rows share texels
+    window_steps: int = 3  # maximum number of steps of a window if a work-item's rows share texels
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ class LoopCosts:
 
     votes: LaneVotes = field(default_factory=LaneVotes)
     texels: TexelCosts = field(default_factory=TexelCosts)
-    # Fewest elementary operations per work-item, or part of one, that pay for its share of a
+    # Minimum elementary operations per work-item, or part of one, that pay for its share of a
     # launch.
     min_item_work: int = 20_000
-    max_items: int = 32  # most work-items per launch: enough for several cores to share evenly
+    max_items: int = 32  # maximum work-items per launch: enough for several cores to share evenly
     # Number of row blocks for work-items, and of work-items wanted if there are few rows.
     wanted_parts: int = 16
     # Most repeated work above a work-item's loop, as a fraction of its own work. Up to `free_parts`
@@ -107,19 +107,19 @@ class LoopCosts:
     # operands, since each work-item reads all weights.
     blocked_weights: int = 4
     max_prefetch_repeats: int = 32  # most row tiles per block of weights to prefetch the next one
-    min_prefetch_rows: int = 8  # fewest rows of a tile, which share the cost of prefetching
+    min_prefetch_rows: int = 8  # minimum rows of a tile, which share the cost of prefetching
     # Fewest bands. Measured: with 64 or 128 bands, the scores of a MobileViT take 0.975 of the time
     # of three launches, with 16 bands 1.01.
     min_bands: int = 64
-    min_band_rows: int = 8  # fewest rows per band, which share each vector of the other operand
+    min_band_rows: int = 8  # minimum rows per band, which share each vector of the other operand
     band_cache_part: int = 2  # part of a core's cache for passed values; operands need the rest
     # Longest reduce loop that is unrolled fully, so that windows up to 7x7 share loads where they
     # overlap. Longer loops have `unroll` steps per body.
     full_unroll: int = 7
     unroll: int = 4
-    max_unrolled: int = 128  # most multiply-adds in an unrolled loop: more only enlarge the code
+    max_unrolled: int = 128  # maximum multiply-adds in an unrolled loop: more only enlarge the code
     stream_vectors: int = 4  # result vectors without rows: several streams of weights in parallel
-    # most bytes stored per step without sums: two cache lines share index arithmetic
+    # maximum number of bytes stored per step without sums: two cache lines share index arithmetic
     stream_bytes: int = 128
     # Most vectors per step without sums. A range up to this size that decides between stored values
     # is done in one step. Measured on a concat of 128 channels: this takes 0.08 of the time of one
@@ -128,13 +128,13 @@ class LoopCosts:
     # Rows of a contraction's tile on devices without a model: 4 accumulators of 4 lanes leave most
     # GPU registers to neighbors. Also the rows per work-item below hoisted reductions.
     tile_rows: int = 4
-    min_groups: int = 4  # fewest work-groups per core, before work-items get several rows
+    min_groups: int = 4  # minimum work-groups per core, before work-items get several rows
     # Rows of a sliding window's tile. Without weights, as in pooling, accumulators take the
     # registers divided by `window_part`, and rows are at most `pool_rows`.
     window_rows: int = 8
     window_part: int = 2
     pool_rows: int = 4
-    small_range: int = 4  # most results of a range that only weights follow, to unroll it
+    small_range: int = 4  # maximum results of a range that only weights follow, to unroll it
     issue: int = 2  # vector multiply-adds, and loads, per cycle and core: x86-64 since AVX2
     latency: int = 4  # cycles until the result of a multiply-add can be used
     # Operations per cycle. This is half of a core's issue rate, as its other hardware thread may be
@@ -156,14 +156,14 @@ class LoopCosts:
     result: int = 3
     row: int = 3  # cycles per row of results, which starts on its own cache line
     conversion: float = 1.0  # cycles to widen a vector of fp16
-    max_vectors: int = 4  # most vectors of a tile: with five, 32 registers hold four rows only
-    # Most rows of a texel tile, and of rows and columns of dot products: 64 sums exceed the
+    max_vectors: int = 4  # maximum vectors of a tile: with five, 32 registers hold four rows only
+    # Maximum rows of a texel tile, and of rows and columns of dot products: 64 sums exceed the
     # registers of every device row.
     max_rows: int = 8
     # Steps of a reduction that take as long as the sum over lanes at its end. With twice as many
     # steps, that sum is cheap.
     horizontal: int = 4
-    # Fewest uses that pay for a copied element: a strided load and store cost this many
+    # Minimum number of uses that pay for a copied element: a strided load and store cost this many
     # multiply-adds.
     copy_uses: int = 16
     scalar_rows: int = 8  # sums in a tile without lanes, to hide the latency of an addition
@@ -171,7 +171,7 @@ class LoopCosts:
     # sets of 12 ways run at full speed, 25 in one set at half speed, in 2 sets of 8 ways at 0.6.
     max_shared_rows: int = 2
     page: int = 4096  # bytes after which the L1 cache's sets repeat: 64 sets of 64-byte lines
-    min_ways: int = 4  # fewest ways of that cache
+    min_ways: int = 4  # minimum number of ways of that cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +195,4 @@ class WinogradCosts:
     # fraction of the peak that direct kernels reach while weights are loaded
     direct_part: float = 0.88
     least_gain: float = 1.15  # smallest ratio of the direct kernel's time to this one's
-    least_saved: int = 50_000  # fewest cycles to save, because its results are always stored
+    least_saved: int = 50_000  # minimum cycles to save, because its results are always stored
