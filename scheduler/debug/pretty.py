@@ -142,7 +142,7 @@ class _BodyText:
     """Names the ranges and values of one body in order of appearance.
 
     Ranges of the result are r0, r1, ...; those inside reductions k0, k1, ...; values v0, v1, ...
-    "?" is a value without a line of its own, such as a TUPLE.
+    "?" is a value without a line of its own.
     """
 
     def __init__(self, label: Callable[[Node], str]) -> None:
