@@ -44,7 +44,8 @@ from scheduler.kernelize.regions import (
 
 # Leaves are read where they are. If a movement op has to be stored, the node below it is.
 _NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
-# Most ends of elementwise paths tracked per value; with more, it counts as needed apart.
+# Maximum number of ends of elementwise paths tracked per value. With more, the value counts as one
+# whose users are in different kernels.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that replace an index known only at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
@@ -95,7 +96,7 @@ class _Walk:
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
-        """Whether a kernel can hoist a value into the loops `loops`; records these loops."""
+        """Whether a kernel can hoist a value into the loops `loops`; if so, records these loops."""
         if loops == mine:
             return True
         costs = self.spec.costs
