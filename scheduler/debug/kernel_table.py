@@ -133,7 +133,7 @@ class KernelTable:
         return live
 
     def dependencies(self) -> list[tuple[int, int, int | None]]:
-        """Return (earlier launch, later launch, value) for each launch that must wait for another.
+        """Return (earlier launch, later launch, value) for each pair of which the later must wait.
 
         The value is None if the later launch only overwrites memory that the earlier one reads or
         writes. Such pairs are left out if values already imply the order.
@@ -203,11 +203,12 @@ class _Values:
 
     def __init__(self, buffers: Sequence[Mapping[str, Any]]) -> None:
         self.buffers = buffers
+        # buffer -> its current value, as a position in `values`
         self._now: dict[int, int] = {}
         self.values: list[Value] = []
 
     def read(self, buffer: int, launch: int) -> int:
-        """Return the value that a launch reads from a buffer."""
+        """Return the position of the value that a launch reads from a buffer."""
         if buffer not in self._now:
             return self._add(buffer, launch, None)
         at = self._now[buffer]
@@ -215,7 +216,7 @@ class _Values:
         return at
 
     def write(self, buffer: int, launch: int, part: str) -> int:
-        """Return the value that a launch writes to a buffer; `part` is a suffix of its name."""
+        """Add the value that a launch writes to a buffer; `part` is a suffix of its name."""
         return self._add(buffer, launch, launch, part)
 
     def describe(self, values: Sequence[int], lowered: LoweredKernel) -> None:
@@ -327,7 +328,10 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
 
 
 def ranges_text(launch: Launch) -> str | None:
-    """Return the loops of a kernel, such as "25x512 over 64"; None if they are unknown."""
+    """Return the loops of a kernel, such as "25x512 over 64"; None if they are unknown.
+
+    Reductions follow "over"; " | " separates loop nests.
+    """
     if not launch.nests:
         return None
     texts = []

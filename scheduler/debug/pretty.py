@@ -20,6 +20,7 @@ from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.loop_schedule import LoopSchedule, Tile
 
+# Part of Python's default text of an object. Addresses differ from run to run, so they are removed.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_ARGUMENT = 100  # characters; longer arguments (tables, user code) are truncated
 MAX_ORIGINS = 3  # ONNX names shown after a node; further ones are counted
@@ -40,7 +41,10 @@ class Names:
         return f"%{self._numbers[node]}"
 
     def renamed(self, same: Mapping[Node, Node]) -> Names:
-        """Return names for another graph, in which each new node gets the number of its old one."""
+        """Return names for another graph; `same` maps its nodes to the old nodes (new -> old).
+
+        A new node gets the number of its old one. Nodes without an old one get unused numbers.
+        """
         names = Names()
         names._next = self._next
         names._numbers = {new: self._numbers[old] for new, old in same.items()}
@@ -122,12 +126,24 @@ def _one_line(text: str) -> str:
 
 
 def pretty_body(body: Body, label: Callable[[Node], str] | None = None) -> str:
-    """Return the text of one iteration of a body, before placing; `label` names its operands."""
+    """Return the text of one iteration of a body.
+
+    Indices are logical: `scheduler/loops/place.py` has not yet turned them into memory offsets.
+    `label` names the tensors that the body loads and stores.
+
+    for r0<4, r1<8:
+      v0 = load %0[r0, r1]
+      store [r0, r1] = v0
+    """
     return _BodyText(label or Names()).text(body)
 
 
 class _BodyText:
-    """Names the ranges and values of one body in order of appearance."""
+    """Names the ranges and values of one body in order of appearance.
+
+    Ranges of the result are r0, r1, ...; those inside reductions k0, k1, ...; values v0, v1, ...
+    "?" is a value without a line of its own.
+    """
 
     def __init__(self, label: Callable[[Node], str]) -> None:
         self.label = label
@@ -195,7 +211,15 @@ class _BodyText:
 
 
 def pretty_loops(loops: LoopSchedule) -> str:
-    """Return the loops chosen for a kernel on one line, with "-" for none."""
+    """Return the loops chosen for a kernel on one line, with "-" for none.
+
+    items 44 x 1 steps, vector r1, lanes 16, tiles r0<22>=22x1x1 r1<64>=2x2x16, reduce k0, unroll
+    k0/4
+
+    Work-items x steps of each. A tile is range<size>=outer iterations x unrolled x lanes. "below
+    hoisted" lists the tiles inside a step, after the reductions that do not depend on them.
+    "across" lists the reduced ranges that lanes run over. k0/4 runs 4 iterations per loop body.
+    """
     outer = loops.tiles[: len(loops.tiles) - loops.inner]
     inner = loops.tiles[len(outer) :]
     parts = [

@@ -159,7 +159,7 @@ def _by_outputs(
 def _differences(
     revision: MonitoringRevision, slices: Mapping[str, tuple[int, int]], width: int
 ) -> list[str]:
-    """Return the differences between outputs and a revision's, a phrase each."""
+    """Return the differences between a model's outputs and those of a revision, a phrase each."""
     row = revision.model
     has_heads = not slices.keys().isdisjoint(MONITORING_HEADS)
     if row.sliced != has_heads or (not row.sliced and width != row.width):
@@ -175,7 +175,10 @@ def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
-    """Return inputs with the model's shapes and types; raise ModelError for unexpected inputs."""
+    """Return inputs with the model's shapes and types; raise ModelError for unexpected inputs.
+
+    If a size is unknown, the last unknown one is set so that the number of elements is `SIZES`.
+    """
     names = [value.name for value in model.inputs]
     if not is_monitoring(model):
         raise ModelError(

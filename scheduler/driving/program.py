@@ -6,7 +6,7 @@
                               ^----------------------------------------+
 
 Queues and histories stay on the device between frames. `Interface` describes all differences
-between generations of models. Of a history, a model sees a sample of the rows:
+between generations of models. A model sees only some rows of a history:
 
     oldest row ... newest row    push: drop the oldest, append the new one
     first, first + step, ...     the rows that the model sees
@@ -97,7 +97,7 @@ def rows_seen(history: Tensor, rule: HistoryRule) -> Tensor:
 
 
 def _strongest_seen(history: Tensor, rule: HistoryRule) -> Tensor:
-    """Return the maximum of each group of rows, (1, length, *row), so that no pulse is lost."""
+    """Return the maximum of each `step` rows, (1, length, *row), so that no pulse is lost."""
     row = history.shape[1:]
     return history.reshape((rule.length, rule.step, *row)).max(1).unsqueeze(0)
 

@@ -24,11 +24,10 @@ from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 
 # Longest weight that is checked for even spacing: longer lists do not occur written out.
 MAX_LIST = 65536
-# Maximum number of nodes of one expression. With more than MAX_AFFINE_NODES, it does not count as
-# affine. With more than MAX_NODES, it counts as depending on all its axes. Chosen by hand so that
-# searches stay short.
+# An expression of more nodes does not count as affine. Both limits were chosen by hand.
 MAX_AFFINE_NODES = 64
-MAX_NODES = 1024  # see above
+# An expression of more nodes counts as depending on all its axes.
+MAX_NODES = 1024
 
 _Key = tuple[Node, Index]
 # The largest integer up to which all integers are values of the type.

@@ -35,15 +35,15 @@ from scheduler.kernelize.scalar import depends_on, scalar_nodes
 #     small, and neither needs the other                                     ->     side by side
 #
 # One nest pays if data are shared: a value that one stores and the other reads, or that both read.
-# It does not pay if it takes a contraction's register tile away. So two different contractions stay
-# apart, as do a contraction and a kernel that only reads the same input.
+# It does not pay if it takes the register tile of a large contraction away. Two different large
+# contractions therefore stay separate, as do one and a kernel that only reads the same input.
 
 Pair = tuple[int, int]
 Score = tuple[int, bool, int, int]
 
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
-    """Return the rank of a pair, the smallest is the best; None if it is no candidate.
+    """Return the rank of a pair, or None if it is no candidate; the smallest rank is the best.
 
     The rank is (0 for an epilogue, 1 for one nest, 2 for side by side; whether exactly one of them
     reduces; bytes in common, negated; distance in creation order).
@@ -101,7 +101,7 @@ def _with_epilogue(graph: FusionGraph, first: int, second: int) -> Kernel | None
 def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
     """Return two kernels as one loop nest with the stores of both; None if that does not pay."""
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
-    pair, nests = (a, b), graph.tried.nests
+    pair, nests = (a, b), graph.tried.nests  # None there: tried, and refused
     if nests.get(pair, ()) is None or not _loops_fit(a, b) or _is_pinned(a, b):
         return None
     if _reads_too_much(graph, first, second, limits):
@@ -119,7 +119,7 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
 
 
 def _arguments(kernel: Kernel) -> int:
-    """Return the most buffers bound for reading: each read of a weight may have its own packing."""
+    """Return the maximum number of buffers read: each load of a weight can have its own packing."""
     views = sum(is_weight(n.src[0]) for n in kernel.loads)
     return views + sum(not is_weight(r) for r in kernel.reads)
 
@@ -196,11 +196,11 @@ def _is_product(node: Node) -> bool:
     return node.op is Op.ACCUMULATE and node.src[0].op in PRODUCTS
 
 
-# Maximum number of rounds, chosen by hand. Fusion ends earlier after a round without a fusion.
+# Maximum number of rounds, chosen by hand. A round without a fusion ends fusion earlier.
 MAX_ROUNDS = 10
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64
-# Maximum number of parts of a round's pairs to try separately if the round raises peak memory.
+# Maximum number of parts of a round to try separately if the round raises the peak.
 MAX_TRIES = 64
 
 
@@ -271,7 +271,10 @@ def _fuse_pairs(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
 
 
 def _fuse_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
-    """Fuse only pairs that keep the peak: a whole part, or else each of its halves separately."""
+    """Fuse only pairs that do not raise the peak of live memory.
+
+    A part is a run of pairs. If fusing all of it raises the peak, each of its halves is tried.
+    """
     parts = [pairs]
     for _ in range(MAX_TRIES):
         if not parts:

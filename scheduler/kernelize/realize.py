@@ -12,8 +12,8 @@ cost more than memory does. The result is a StorePlan, by these rules:
   necessary. Otherwise it is stored after its elementwise operations, so bias, activation and
   residual are in its kernel.
 - An elementwise value without a reduction is recomputed unless the repeated work costs more than a
-  store and a launch.
-- Movement ops and casts to a wider type are not stored by choice; the node below them is.
+  store and a launch, it is needed at too many places, or an index would divide too often.
+- Movement ops, casts to a wider type and products fused into a sum are not stored by choice.
 - A stored concat (CAT) has one loop nest per source, which writes its slice (`regions.py`).
 """
 
@@ -44,8 +44,8 @@ from scheduler.kernelize.regions import (
 
 # Leaves are read where they are. If a movement op has to be stored, the node below it is.
 _NEVER_STORED = LEAVES | {Op.WORDS} | MOVES
-# Maximum number of ends of elementwise paths tracked per value; with more, it counts as needed
-# apart.
+# Maximum number of ends of elementwise paths tracked per value. With more, the value itself counts
+# as an end (`_needed_apart`).
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that replace an index known only at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
@@ -62,7 +62,7 @@ class _Walk:
         around: for each reduce range, the ranges of the loops around it.
         hoisted: for each kernel, the outer ranges that its hoisted reductions depend on.
         reduced: for each node, the elements read by the largest reduction that it holds through
-            one-to-one operations.
+            elementwise and movement ops.
     """
 
     spec: DeviceSpec
@@ -96,7 +96,7 @@ class _Walk:
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
-        """Whether a kernel can hoist a value into the loops `loops`; records these loops."""
+        """Whether a kernel can hoist a value into the loops `loops`; if so, records these loops."""
         if loops == mine:
             return True
         costs = self.spec.costs

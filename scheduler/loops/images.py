@@ -8,7 +8,8 @@ GPUs read images through their texture cache. A texel holds four elements:
 Inputs, outputs and states remain buffers. An intermediate can be an image if every kernel writes
 whole texels of it, and reads whole texels or a component known at compile time. Lowering detects
 tensors that do not fit and lowers again with them as buffers (`ImagePlan.again`). Reads outside an
-image return zero, so zero padding along the outermost axis of rows or columns needs no predicate.
+image return zero, so zero padding along the outermost axis of rows or columns needs no predicate,
+unless texels split that axis.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Image:
     height: int
 
     def fits(self, most: Images) -> bool:
-        """Whether the image is within the largest size of a device."""
+        """Whether the image is within the maximum size of a device."""
         return self.width <= most.max_width and self.height <= most.max_height
 
     def holds(self, x: Ix, y: Ix) -> bool:
@@ -51,7 +52,7 @@ class Texel(NamedTuple):
 
     x: Ix
     y: Ix
-    component: int | None  # component of the texel; None for all four
+    component: int | None  # component of the texel, 0 to 3; None for all four
     by_axis: bool  # whether an outermost index out of range puts a coordinate outside the image
 
 
@@ -100,7 +101,7 @@ class ImageTensor:
 class ImagePlan:
     """The tensors of an entry point that are images, as known while kernels are lowered."""
 
-    most: Images  # largest image size of the device
+    most: Images  # maximum image size of the device
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
     # tensors with an access that does not fit an image

@@ -162,7 +162,10 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, chosen: int, costs: Loo
 
 
 def reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of non-weight loads, largest first; keep a fixed order."""
+    """Order reduce loops by the stride of non-weight loads, largest first; lanes run innermost.
+
+    A sum with parts (`ops.parts_of`) keeps its order, which its rounding depends on.
+    """
     if parts_of(node):
         return tuple(node.arg[1])
     # Weights are packed in loop order, so the strides of other operands decide.
@@ -202,6 +205,7 @@ def _register_tile(
         ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
     )
     # Rows are ranges along which another operand moves, so one weight vector serves all of them.
+    # A coefficient of None, a range inside a division, counts as moving.
     rows = [
         r
         for r in tiles
@@ -271,7 +275,7 @@ def _loop_order(
     hoisted: frozenset[Atom] | None,
     chosen: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then those that weights follow; 1 by choice puts these last."""
+    """Put hoisted ranges outermost, then ranges that weights follow (last if `chosen` is 1)."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
@@ -310,7 +314,10 @@ def _blocked_rows(
 def _prefetched(
     schedule: LoopSchedule, outer: list[Tile], chosen: int, costs: LoopCosts
 ) -> Atom | None:
-    """Return the vector's range if its weights are read few times before the next ones."""
+    """Return the vector's range if its weights are read few times before the next ones.
+
+    `chosen` is 0 to decide here, 1 for no prefetch, 2 for prefetch.
+    """
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
@@ -340,7 +347,8 @@ def _chunk(
     # A work-item that ended inside a block would share the rows of that block with another one.
     count = next(t.outer for t in outer if t.atom is atom)
     block = schedule.steps // (count // per_block)
-    # Use whole blocks if they are small, whole parts of one if they are large.
+    # Use whole blocks if they are small, or equal parts of one unless these are much smaller than
+    # the wanted chunk.
     if chunk >= block:
         return chunk // block * block
     part = max(d for d in range(1, chunk + 1) if block % d == 0)

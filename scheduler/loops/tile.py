@@ -2,8 +2,8 @@
 
 For a contraction, the tile is a number of result vectors times a number of rows:
 
-    V vectors x R rows of accumulators; a step of the reduction loads V vectors of weights and R
-    scalars, each used R and V times.
+    V vectors x R rows of accumulators; a step of the reduction loads V vectors of weights, each
+    used R times, and R scalars, each used V times.
 
 A simple model of a core decides: two multiply-adds and two loads per cycle, four cycles of latency,
 a limited number of registers, and a price for reading weights again for other rows.

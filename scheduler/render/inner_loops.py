@@ -1,13 +1,15 @@
 """Emits the loops inside a kernel's step, which computes one register tile of results.
 
-These are reductions, and loops that fill private arrays:
+These are reductions, and loops that fill private arrays. A reduction over products, and a window
+with padding:
 
     acc = 0; for k in range(K): acc = fma(x[k], w[k], acc)
     for ky in 0..2: acc += (0 <= y+ky-1 < H ? x[y+ky-1] : 0) * w[ky]
     ->  for ky in max(0, 1-y) .. min(3, H+1-y) - 1: acc += x[y+ky-1] * w[ky]
 
-Predicates narrow the loop bounds, so padding costs neither work nor tests. Inner reductions and
-invariants are emitted before a reduction's loops. All other values are emitted inside, for all
+If a loop is neither unrolled nor vectorized, predicates of loads narrow its bounds, so padding
+costs neither work nor tests. Inner reductions and invariants are emitted before a reduction's
+loops. All other values are emitted inside, for all
 coordinates of the register tile together.
 """
 
@@ -53,7 +55,8 @@ class Loops:
             for node, order in schedule.reduce_order.items()
             for r in order
         }
-        self._nested: dict[Node, list[Node]] = {}
+        self._nested: dict[Node, list[Node]] = {}  # loops inside a node's expression
+        # For each reduction, the tests of `vanishing`.
         self._tests: dict[Node, Predicate] = {}
 
     def _reduce_axis(self, node: Node, atom: Atom) -> Axis:
@@ -90,7 +93,7 @@ class Loops:
         return result
 
     def _starts(self, axis: Axis, step: Ix) -> Iterator[Ix]:
-        """Yield the start of each vector of a block; the last ones can overlap earlier ones."""
+        """Yield the start of each vector of a block; the last block can overlap the one before."""
         if step.is_const or axis.outer == 1:
             yield from (ixs.constant(int(s)) for s in axis.starts()[step.const])
             return
@@ -116,7 +119,7 @@ class Loops:
         targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
         if not targets:
             return
-        # An inner reduction that does not depend on this loop must be outside of it.
+        # An inner reduction that does not depend on this node's loops is emitted before them.
         self._run_nested(node, targets.values())
         if node.op is Op.STAGE:
             for key, instance in targets.items():
@@ -181,6 +184,7 @@ class Loops:
             # Lanes over an outer axis are not consecutive in the array.
             vector = self.e.fresh("s")
             self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {vector} = {code};")
+            # True is -1 in a vector and 1 in the array.
             sign = "-" if node.dtype is dt.bool_ else ""
             for k in range(lanes):
                 at = self.e.index(self.v.at_lane(offset, k))
@@ -235,7 +239,7 @@ class Loops:
         inner: list[Instance],
         lanes: int,
     ) -> None:
-        """Emit the steps of `inner`, last range fastest, with accumulators in rotation."""
+        """Emit the unrolled iterations `inner`; iteration n adds to accumulator n % len(sums)."""
         if any(n.op in LOOPS for n in self._nested[node]):
             self._run_nested(node, [o.extended(i) for o in targets.values() for i in inner])
         for number, coordinates in enumerate(inner):
@@ -254,7 +258,7 @@ class Loops:
         names: dict[Key, str],
         lanes: int,
     ) -> None:
-        """Reduce the elements that whole vectors or parts leave over, one at a time."""
+        """Reduce the elements at the end of a range that no whole block covers, one at a time."""
         done = self._done(across)
         if done == across.size:
             return
@@ -302,14 +306,15 @@ class Loops:
             zero = self.e.define(("zero",), "int", "get_global_id(1)", vector=False, depth=0)
             return self._open(stack, axis.outer, (zero.code, str(axis.outer)))
         if axis.block > 1 or axis.outer == 1 or self.v.images is not None:
-            return self.open(stack, axis.outer)  # reads outside an image are zero
+            # No test to save: reads outside an image are zero.
+            return self.open(stack, axis.outer)
         bounds, ensured = ["0", str(r.size)], []
         for test in self._vanishing(node):
             ix, low, high = test
             factor = ixs.coefficient(ix, r)
             rests = {self._rest(ix, r, i.mapping) for i in tile}
             rest = self._rest(ix, r, tile[0].mapping)
-            # All members of the tile share one loop.
+            # All coordinates of the tile share the loop, so they must agree on its bounds.
             if not factor or factor < 0 or len(rests) > 1 or not self.e.knows(rest):
                 continue
             if self.v.moves(rest):  # all lanes share one loop
@@ -330,7 +335,10 @@ class Loops:
         return ixs.substitute(ixs.add(ix, ixs.mul(ixs.of(r), -factor)), mapping)
 
     def _further(self, sign: str, bound: str, ix: Ix, limit: int) -> str:
-        """Return the tighter of a loop bound and an index, in a variable if it is not constant."""
+        """Return the tighter of a loop bound and an index, in a variable if it is not constant.
+
+        `sign` is ">" for a lower bound, "<" for an upper one; `limit` is the range's own bound.
+        """
         if (ix.hi <= limit) if sign == ">" else (ix.lo >= limit):
             return bound
         code = self.e.index(ix)

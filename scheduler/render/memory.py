@@ -31,7 +31,7 @@ MAX_FILL = 4096
 FILL_BLOCK = 256
 # A GPU work-item's widest access, in bytes. All memory of buffers is aligned to it.
 MAX_ALIGNMENT = 16
-# Elements that a GPU loads for the cost of one.
+# Number of adjacent elements that a GPU loads for the cost of one element.
 QUAD: Final = 4
 # The sampler returns zero outside the image.
 SAMPLER: Final = (
@@ -46,7 +46,7 @@ class Pointers:
     Attributes:
         arguments: parameter names of the kernel's arguments, shared by its loop nests.
         scratch: parameter names of values that an earlier loop nest of the kernel wrote.
-        first: number of the first of these parameters.
+        first: number in the name of the first argument, `in{first}`.
         spare_buffers: number of arguments that can be added for fill values.
         whole_vectors: whether vectors of at most 16 bytes, at a multiple of their size, are
             accessed as aligned. Buffers are aligned to 16 bytes.
@@ -120,7 +120,7 @@ class Pointers:
         # Atoms deeper than the test are added after the choice.
         inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]
         inner = ixs.only(offset, inside)
-        # For a longer range than fill buffers have, the choice moves inward.
+        # If the indices exceed a fill buffer, the choice is made at each load's own index.
         if inner.hi - inner.lo + self.lanes > MAX_FILL:
             inner = ixs.ZERO
         inner = ixs.shift(inner, -inner.lo)

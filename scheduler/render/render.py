@@ -2,8 +2,8 @@
 
 The kernel's expression is evaluated once per coordinate of the register tile, which is the block of
 results that a step keeps in registers. Each range is replaced by `outer*block + coordinate
-(+ lane)`. Values that do not depend on a coordinate are remembered and reused, so a weight vector
-is loaded once per tile, and so is a column of a sliding window.
+(+ lane)`. A value is cached for the coordinates that it depends on. A weight vector or a column of
+a sliding window is therefore loaded once per tile.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class _Renderer:
         scratch: dict[Node, str],
     ) -> None:
         self.body, self.schedule, self.simt = nest.body, nest.schedule, nest.spec.is_simt
+        # The parameter that each store writes.
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
@@ -69,7 +70,8 @@ class _Renderer:
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
         self.e = Emitter(unsigned=self.simt)
         self.loops = Loops(self.e, self.schedule)
-        # Weights are not packed for leftovers, which run in separate scalar loops.
+        # Weights are packed along the output ranges, and along the reduced ranges that `block`
+        # divides. The remainder iterations of a reduction run in separate scalar loops.
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
@@ -80,7 +82,8 @@ class _Renderer:
         self.v.weights_in_images = self.schedule.weights_in_images
         self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.pointers.scratch = scratch
-        # On the host's processor, unaligned vectors cost nothing.
+        # Unaligned vectors cost nothing on the host's processor. Pointers to scratch memory are
+        # shifted per work-item (`_in_turn`), so they need not be aligned to 16 bytes.
         self.v.pointers.whole_vectors = not nest.spec.host_clang and not scratch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
@@ -94,7 +97,11 @@ class _Renderer:
         self.loops.run(node, [instance])
 
     def render(self, first: str, level: int) -> str:
-        """Return the statements of the nest; `first` is the C expression of its work-item."""
+        """Return the statements of the nest; `first` is C code: its work-item's number from 0.
+
+        In the code, `item` is that number. A step is one iteration of the merged outer loops. An
+        item runs one step, a chunk of steps, or one part of a step's outermost inner loop.
+        """
         schedule = self.schedule
         if schedule.local is not None:
             numbers = list(range(len(self.body.stores)))
@@ -130,7 +137,10 @@ class _Renderer:
         return self.e.text(level)
 
     def _part(self) -> Ix:
-        """Emit the work-item's step and part, and return the part."""
+        """Emit the work-item's step and part, and return the part.
+
+        With 3 parts, item 7 computes part 1 of step 2.
+        """
         parts = self.schedule.parts
         self.e.statement(f"const int step = item / {parts};")
         self.e.statement(f"const int part = item % {parts};")
@@ -139,7 +149,10 @@ class _Renderer:
         return ixs.of(atom)
 
     def _open_part(self, loops: ExitStack, count: int, part: Ix | None) -> Ix:
-        """Open the outermost loop inside a step, over the work-item's part if there are parts."""
+        """Open the outermost loop inside a step and return its index, out of `count` iterations.
+
+        With parts, the loop runs over the work-item's equal share of them only.
+        """
         if part is None:
             return self.loops.open(loops, count)
         share = count // self.schedule.parts
@@ -163,13 +176,17 @@ class _Renderer:
                     self._store(number, instance)
 
     def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
-        """Emit the remaining reductions that depend on known ranges only."""
+        """Emit the loops that depend on known ranges only and are not yet emitted."""
         for node in looped(self.body):
             if known.issuperset(self.v.depends(node)):
                 self.loops.run(node, instances)
 
     def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
-        """Decompose the step number into steps of ranges, innermost fastest, blocks slowest."""
+        """Split the step number, the C variable `name`, into the iteration of each range's loop.
+
+        The innermost range varies fastest. With loops of 3 x 4 iterations, step 9 is (2, 1). The
+        loop of a blocked range is split in two (`LoopSchedule.blocked`): its blocks vary slowest.
+        """
         whole = ixs.new_range(max(1, self.schedule.steps), name)
         self.e.name_atom(whole, name, self.e.depth)
         rest = ixs.of(whole)
@@ -181,7 +198,7 @@ class _Renderer:
             steps[axis.atom] = self._variable(ixs.mod(rest, count))
             rest = ixs.floordiv(rest, count)
         if blocked is not None:
-            # The block's own steps count from its start.
+            # `rest` is the block; the iteration found above counts from the block's start.
             base = ixs.mul(self._variable(rest), per_block)
             steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
         return steps
@@ -218,7 +235,6 @@ class _Renderer:
                 self.e.statement(written)
                 return
         narrow = lanes > 1 and self._useful < lanes
-        # A vector store with idle lanes would overwrite the next elements.
         if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
             first = self.v.at_lane(offset, 0)
             base, start = self.v.pointers.address(pointer, first, kind, written=True)
@@ -226,6 +242,8 @@ class _Renderer:
             text = cl.store(base, start + row, code, kind, lanes, aligned=aligned)
             self.e.statement(guard + text)
             return
+        # Store lane by lane: the elements are not adjacent, or idle lanes of a vector store would
+        # overwrite the next elements.
         name = self.e.fresh("s")
         self.e.statement(f"const {cl.ctype(kind, lanes)} {name} = {code};")
         for k in range(min(lanes, self._useful)):
@@ -235,7 +253,10 @@ class _Renderer:
             self.e.statement(guard + cl.store(base, at + row, f"{name}.s{k:x}", kind, 1))
 
     def _row(self, number: int, instance: Instance) -> tuple[str, str]:
-        """Return the condition and the offset of a store whose row is known only at run time."""
+        """Return the condition and the offset of a store whose row is known only at run time.
+
+        Both are C code, and empty if the row is known.
+        """
         row = self.body.stores[number].row
         if row is None:
             return "", ""
@@ -260,6 +281,7 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
     inputs: dict[Argument, str] = {}
+    # The values that one nest hands to the next, in scratch memory that the work-item reuses.
     own = {} if bands is None else {n: f"own{i}" for i, n in enumerate(bands.handed_on)}
     renderers = [_Renderer(nest, outputs | own, inputs, own) for nest in nests]
     if bands is not None:
@@ -279,7 +301,7 @@ def render(nests: Sequence[Nest], bands: Bands | None = None) -> KernelCode:
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
     needs = sum((renderer.e.needs for renderer in renderers), needs)
-    # Loop nests of one launch share the first nest's size of work-groups.
+    # All loop nests of a launch use the first nest's maximum work-group size.
     most = nests[0].schedule.group
     body = f"{{\n{guard_of(items, most)}{lines}\n}}\n"
     return KernelCode(tuple(parameters), body, items, lanes, needs, group_of(items, most))
@@ -304,7 +326,12 @@ def _parameter(
 def _in_turn(
     renderers: Sequence[_Renderer], bands: Bands, memory: Mapping[str, tuple[str, Node]]
 ) -> Iterator[str]:
-    """Yield lines that run all loop nests band by band, in memory that all bands reuse."""
+    """Yield lines that run all loop nests band by band, in memory that all bands reuse.
+
+    `memory` maps the name of each handed-on value to its parameter and node. Nests index it by
+    band. Its pointer is shifted so that every band of a work-item uses the same slot, number
+    `get_global_id(0)`.
+    """
     yield f"  const int first = get_global_id(0) * {bands.chunk};"
     end = f"first + {bands.chunk}"
     if bands.count % bands.chunk:
@@ -324,7 +351,10 @@ def _in_turn(
 
 
 def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:
-    """Yield lines in which each work-item runs one of several loop nests."""
+    """Yield lines in which each work-item runs one of several loop nests.
+
+    Nests of 8 and 4 items take the work-items 0 to 7 and 8 to 11.
+    """
     yield "  const int launched = get_global_id(0);"
     begin, opening = 0, "  if"
     for renderer in renderers:

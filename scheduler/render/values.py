@@ -1,7 +1,7 @@
 """Emits the scalar nodes of a kernel's expression at one coordinate of the register tile.
 
-A value that is the same at several coordinates is emitted once. Loads of weights are redirected to
-packed copies, stored in the order in which the kernel reads them.
+A value that is the same at several coordinates is emitted once. If a weight can be packed
+(`scheduler/loops/pack.py`), its loads read a copy stored in the order in which the kernel reads it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ class Values:
         e: the emitter.
         axes: the ranges by which weights can be packed.
         lanes: vector width.
-        lane: the lane number in indices.
+        lane: the variable of the lane number in indices.
         pointers: pointers into the kernel's buffers.
         assumed: tests that the bounds of open loops ensure.
         images: plan of which nodes are images; None if the device reads buffers only.
+        weights_in_images: whether packed weights may be images.
         prefetch: the range for whose next step weights are prefetched.
         narrow: the range of the lanes, if it has fewer steps than there are lanes.
 
@@ -67,6 +68,7 @@ class Values:
         self.weights_in_images = True
         self.prefetch: Atom | None = None
         self.narrow: Atom | None = None
+        # The index variable for the C name of a value computed at run time.
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
         self._depends = dependencies(value)
@@ -336,7 +338,7 @@ class Values:
         return f"({cl.ctype(kind, self.lanes)})({', '.join(parts)})"
 
     def _pack(self, node: Node) -> PackedWeight | None:
-        """Return the packed form of the weight that a load reads, or None."""
+        """Return the packed form of a load's weight, or None if it cannot be packed."""
         if node not in self._packed:
             # Loads with equal data and strides share one buffer.
             packed = pack(node, self.axes)
@@ -377,7 +379,7 @@ class Values:
 
 
 def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
-    """Return the run-time index atoms of each scalar node."""
+    """Return, for each scalar node used as an index at run time, the atoms that represent it."""
     found: dict[Node, dict[Atom, None]] = {}
     for node in scalar_nodes(value):
         for atom in atoms_of(node):

@@ -3,8 +3,9 @@
     variants a, b     ->     one program each
     a round:                 launches of each in turn, timed by the device's clock
 
-Each launch of a variant reads another copy of its weights, because in a frame weights are not in
-the cache either. The host's cost of a launch is not measured; it does not depend on the loops.
+Successive launches of a variant take turns with copies of its packed weights, because in a frame
+weights are not in the cache either. The host's cost of a launch is not measured; it does not depend
+on the loops.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Launches:
     ) -> list[LaunchTrial | None]:
         """Return a trial for each group of variants.
 
-        A variant that does not build by the deadline is left out. If that is the first variant of a
-        group, its trial is None.
+        A variant that does not build and run by the deadline is left out. If that is the first
+        variant of a group, its trial is None.
         """
         return [self._trial(group, deadline) for group in groups]
 
@@ -142,7 +143,7 @@ class LaunchTrial(Turns):
         return [(event.profile.end - event.profile.start) / NS_PER_MS for event in events]
 
     def _bound(self, job: Job, code: KernelCode, program: cl.Program) -> list[cl.Kernel]:
-        """Return the kernel of a variant, once per copy of its weights."""
+        """Return the kernel of a variant once per copy of its weights, at most `RECORDS` times."""
         packed = sum(a.data.nbytes for a in code.arguments if isinstance(a, PackedWeight))
         share = min(COLD_BYTES, MAX_DATA_BYTES // MAX_VARIANTS)
         kernels = []
