@@ -96,8 +96,8 @@ class Recorded:
             try:
                 self._recording.replay()
             except RecordingError as error:
-                # If the driver refuses a change, the run can continue without the recording. Any
-                # other failure is an error, and so is one after earlier parts have been enqueued.
+                # If the driver refuses a change, the run continues with single launches. That is
+                # safe only for a recording of one command: of several, some are perhaps enqueued.
                 whole = self._recording.submissions == 1
                 if self._untried:
                     self.give_up(error)
