@@ -148,8 +148,8 @@ def name_in_force(handle: cl.Device) -> str | None:
 def rename(handle: cl.Device, name: str) -> bool:
     """Make PoCL's compiler use another CPU name from now on; return whether that worked.
 
-    It has no effect after the device's first successful build: LLVM caches what it derived from
-    the old name.
+    It has no effect after the device's first launch, which generates machine code: LLVM caches what
+    it derived from the old name.
     """
     # If the record does not look as expected, the offset may be wrong, so nothing is written.
     if name_in_force(handle) is None:
