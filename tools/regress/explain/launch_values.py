@@ -35,9 +35,9 @@ Array = NDArray[Any]
 # kernel's inputs include the rounding errors of all earlier kernels.
 ROUNDING: Final = 2e-5
 INTERPRETER_ROUNDING: Final = 1e-4
-# Least fraction of common nodes for two kernels to count as the same step.
+# Minimum fraction of common nodes for two kernels to count as the same step.
 LEAST_OVERLAP: Final = 0.5
-# Most axes longer than 1 for which all orders are tried.
+# Maximum number of axes longer than 1 for which all orders are tried.
 MOST_AXES: Final = 4
 _POINTERS: Final = {
     "char": "int8",

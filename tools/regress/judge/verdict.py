@@ -40,7 +40,7 @@ PROGRAM_KINDS: Final[tuple[ChangeKind, ...]] = ("weights", "launches")
 # An input computed from the model's own outputs, so another model can change it.
 ANSWERED_INPUT: Final = "desire"
 
-# Most changes in the text about one drive; report and JSON contain all.
+# Maximum number of changes in the text about one drive; report and JSON contain all.
 SHOWN_CHANGES = 8
 
 

@@ -47,7 +47,7 @@ from tools.report.report_page import (
 MAX_CHANGES = 40
 MAX_PLOTS = 9
 MAX_PICTURES = 2
-# Most drives whose frames are decoded again for pictures.
+# Maximum number of drives whose frames are decoded again for pictures.
 MAX_PICTURED_DRIVES = 8
 # Kinds of changes that have their own table or a collapsed one.
 FOLDED = ("outputs", "gate")

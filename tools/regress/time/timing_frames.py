@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 # Number of frames over all drives. Each takes an eighth of the gate's runs, and 8 MiB of a file.
 FRAMES: Final = 8
-# Most drives to play for recording.
+# Maximum number of drives to play for recording.
 MOST_DRIVES: Final = 4
 
 
