@@ -76,7 +76,11 @@ class Recording(Protocol):
 
 
 class Recorded:
-    """Recorded launches as one step. If a replay fails, it launches one by one from then on."""
+    """Recorded launches as one step.
+
+    If the driver refuses a changed argument, they are enqueued one by one from then on. Any other
+    failure of a replay is an error.
+    """
 
     def __init__(self, launches: Sequence[Launch], recording: Recording) -> None:
         self.name = f"{launches[0].name} .. {launches[-1].name}, recorded"
