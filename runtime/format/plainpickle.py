@@ -34,6 +34,7 @@ def encode(value: object) -> bytes:
     keys) of these, nested at most MAX_DEPTH deep. PlainPickleError names the place of any other
     type (numpy scalars included) and of values out of range.
     """
+    # The opcodes PROTO 5 at the start and STOP at the end.
     out = bytearray(b"\x80\x05")
     _encode_into(out, value, "manifest", 0)
     out += b"."
@@ -72,7 +73,7 @@ def _encode_scalar(out: bytearray, value: object, where: str) -> None:
         out += b"\x88" if value else b"\x89"
     elif kind is int:
         assert isinstance(value, int)
-        # Pickle has no opcode for a 64-bit integer, so larger ones are bytes with a length.
+        # BININT holds 32 bits; LONG1 holds larger numbers as bytes with a length.
         if -(2**31) <= value < 2**31:
             out += b"J" + struct.pack("<i", value)
         elif -(2**63) <= value < 2**63:

@@ -48,7 +48,7 @@ class DeviceInfo:
     vector_width: int = 1  # float32 elements of a vector, as reported by the driver
     cpu: str = ""  # PoCL's name of the CPU
     max_image: tuple[int, int] = (0, 0)  # largest two-dimensional image: width, height in texels
-    max_image_args: tuple[int, int] = (0, 0)  # the most images that one kernel can read, and write
+    max_image_args: tuple[int, int] = (0, 0)  # images that one kernel can read, and write
     recording: Support | None = None  # support for recording launches as one command
 
     @property

@@ -1,8 +1,9 @@
-"""Workarounds for PoCL: provides a linker on PATH, and corrects PoCL's name of the CPU.
+"""Workarounds for PoCL: provides a linker on PATH, and can replace PoCL's name of the CPU.
 
 PoCL turns each kernel into a shared object with the `ld` that clang's driver finds on PATH, and
 aborts the process if there is none. A machine with only Python has none, but the `ziglang` package
 contains LLVM's lld. A two-line `ld` script in our cache directory lets PoCL find that.
+`runtime/opencl/probe.py` decides when the name of the CPU is replaced.
 """
 
 import ctypes
@@ -39,7 +40,7 @@ def ensure_linker() -> bool:
     if zig is None:
         return False
     shim = cache_dir() / "linker" / "ld"
-    # A path is bytes, which `os.fsencode` restores independently of the locale.
+    # Paths can contain bytes that are not UTF-8; `os.fsencode` writes them back unchanged.
     script = os.fsencode(f'#!/bin/sh\nexec {shlex.quote(str(zig))} ld.lld "$@"\n')
     if not shim.is_file() or shim.read_bytes() != script:
         write_whole(shim, script, 0o755)
@@ -61,9 +62,9 @@ def find_zig() -> Path | None:
 
 # --- PoCL's name of the CPU, replaced if it is useless ----------------------------------------
 # PoCL 3.0 gets the CPU's name from its own LLVM 14, which does not know newer CPUs. It reports
-# `generic`, which clang then rejects, or an older relative without AVX-512. The name is in the
-# record that a `cl_device_id` points to, in the word after the target triple. Both compilers in
-# PoCL (clang for the source, LLVM for the machine code) read it there for each kernel.
+# `generic`, which clang then rejects, or an older relative without AVX-512. A `cl_device_id` points
+# to a record that holds two adjacent pointers: to the target triple and to the CPU name. Both
+# compilers in PoCL (clang for the source, LLVM for the machine code) read the name there.
 # Memory is accessed through the Linux kernel (`/proc/self/mem`), so a wrong address causes an error
 # and never a fault. Nothing is written unless the driver's version is in `_TRIPLE_AT` and the words
 # point to the triple and the name that the driver itself reports (ADR 0003).
@@ -74,12 +75,13 @@ FORCED_NAME: Final = "MODELD_POCL_CPU"
 WHEEL_VERSION: Final = "3.0-rc2"
 # Driver version -> offset of the triple's pointer, determined from that wheel for x86-64.
 _TRIPLE_AT: Final = {WHEEL_VERSION: 0x278}
-_WORD: Final = struct.Struct("=QQ")
+_WORD: Final = struct.Struct("=QQ")  # the two pointers: triple, CPU name
 _LONGEST: Final = 64  # bytes; in LLVM 14 the longest CPU name has 22 and the longest triple 24
 
 # The levels of the x86-64 psABI (section 3.1.1, "Processor Architecture"), best first, with the
-# flags that /proc/cpuinfo shows for their features; each level includes those below. The first row
-# is the most basic clang CPU with AVX512-VNNI, with the features that clang may use on it.
+# flags that /proc/cpuinfo shows for their features. Each level also requires all later rows. The
+# first row is no psABI level: clang's `cascadelake` stands for v4 with AVX512-VNNI, and its flags
+# are the features that clang may use for it.
 VNNI: Final = "cascadelake"
 _LEVELS: Final = (
     (VNNI, "avx512_vnni adx aes clflushopt clwb fsgsbase pclmulqdq rdrand rdseed 3dnowprefetch"),
@@ -146,8 +148,8 @@ def name_in_force(handle: cl.Device) -> str | None:
 def rename(handle: cl.Device, name: str) -> bool:
     """Make PoCL's compiler use another CPU name from now on; return whether that worked.
 
-    It has no effect after the device's first successful build: LLVM caches what it derived from
-    the old name.
+    It has no effect after the device's first launch, which generates machine code: LLVM caches what
+    it derived from the old name.
     """
     # If the record does not look as expected, the offset may be wrong, so nothing is written.
     if name_in_force(handle) is None:

@@ -30,8 +30,8 @@ from runtime.own_process import own_command
 
 logger = logging.getLogger(__name__)
 
-# The SIMD levels of compilers, lowest first, and the macros by which clang and gcc show them. The
-# kernel's name contains the level, so building it is enough to detect the level.
+# The SIMD levels of compilers, lowest first, with the preprocessor condition that detects each in
+# clang and gcc. The kernel's name contains the level, so building it is enough to detect the level.
 _AVX512: Final = " && ".join(f"defined(__AVX512{part}__)" for part in ["F", "BW", "CD", "DQ", "VL"])
 _MACROS: Final = {
     "sse": "defined(__SSE2__)",
@@ -44,11 +44,12 @@ _MACROS: Final = {
 }
 UNKNOWN: Final = "unknown"  # not a CPU, or its compiler defines none of these macros
 _SIMD: Final = (UNKNOWN, *_MACROS)
+# Name of a CPU or psABI level (`pocl.level_of`) -> SIMD level; all other names mean "sse".
 _OF_LEVEL: Final = {
     pocl.VNNI: "avx512_vnni",
     "x86-64-v4": "avx512",
     "x86-64-v3": "avx2",
-}  # the others: sse
+}
 _CHOICE: Final = "\n".join(
     f"#elif {condition}\n#define PROBE probe_{simd}"
     for simd, condition in reversed(_MACROS.items())
@@ -66,6 +67,7 @@ __kernel void PROBE(__global int* y) {{
 """
 _ITEMS: Final = 4
 _TIMEOUT_S: Final = 120.0  # some drivers start a compiler of their own
+# Part of clang's message if it rejects the name of the CPU.
 _REFUSED: Final = "unknown target CPU"
 
 
@@ -106,11 +108,13 @@ def _examine_pocl(handle: cl.Device) -> Finding:
     if forced and not pocl.rename(handle, forced):
         return Finding(f"{pocl.FORCED_NAME} is not for this driver; unset it")
     name = pocl.name_in_force(handle)
+    # Only build while the name can still be replaced; run once the name is final.
     found = _pocl_probe(handle, name, runs=name is None)
     if name is None:
         return found
     level = pocl.level_of(pocl.cpu_flags())
     wanted = _OF_LEVEL.get(level, "sse")
+    # A forced name is kept even if it is poorer than the CPU, but not if clang rejects it.
     poorer = not found.problem and not forced and _SIMD.index(found.simd) < _SIMD.index(wanted)
     if (poorer or _REFUSED in found.problem) and pocl.rename(handle, level):
         logger.info("PoCL calls this CPU %r; compiling for %r instead", name, level)
@@ -186,6 +190,7 @@ def _try_in_subprocess(index: str) -> Finding:
 
 
 def _key(handle: cl.Device, cpu: str, how: str) -> str:
+    """Return the cache key of a success; `how` is "built" or "ran"."""
     platform = handle.platform
     parts = (platform.name, platform.version, handle.name, handle.driver_version, handle.version)
     return hashlib.sha256(json.dumps([*parts, cpu, how, SOURCE]).encode()).hexdigest()

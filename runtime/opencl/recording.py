@@ -83,7 +83,8 @@ class CommandBuffer:
     def __init__(self, recorder: CommandBuffers, handle: int) -> None:
         self._recorder = recorder
         self.handle = handle
-        self.commands: list[int] = []
+        self.commands: list[int] = []  # handle of each launch; 0 if arguments cannot be changed
+        # (launch, position) -> the value, its change, and the memory to which the change points.
         self._known: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._waiting: dict[tuple[int, int], Any] = {}  # changes not yet applied to the buffer
 

@@ -76,7 +76,11 @@ class Recording(Protocol):
 
 
 class Recorded:
-    """Recorded launches as one step. If a replay fails, it launches one by one from then on."""
+    """Recorded launches as one step.
+
+    If the driver refuses a changed argument, they are enqueued one by one from then on. Any other
+    failure of a replay is an error.
+    """
 
     def __init__(self, launches: Sequence[Launch], recording: Recording) -> None:
         self.name = f"{launches[0].name} .. {launches[-1].name}, recorded"
@@ -96,8 +100,8 @@ class Recorded:
             try:
                 self._recording.replay()
             except RecordingError as error:
-                # If the driver refuses a change, the run can continue without the recording. Any
-                # other failure is an error, and so is one after earlier parts have been enqueued.
+                # If the driver refuses a change, the run continues with single launches. That is
+                # safe only for a recording of one command: of several, some are perhaps enqueued.
                 whole = self._recording.submissions == 1
                 if self._untried:
                     self.give_up(error)

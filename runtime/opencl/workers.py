@@ -28,7 +28,7 @@ _CONTENDED_PART: Final = 0.15
 _CONTENDED_POINTS: Final = 2  # points for a contended run; a calm run subtracts one
 _UNPIN_POINTS: Final = 4  # points that end pinning: two contended runs, more with calm ones between
 _CALM_RUNS: Final = 4  # consecutive calm runs before workers are pinned (again)
-_FIRST_TRIAL: Final = 20  # contended runs before pinning is tried anyway; doubled after a failure
+_FIRST_TRIAL: Final = 20  # runs before pinning is tried anyway; doubled after a failure
 _LAST_TRIAL: Final = 640  # upper limit of that number
 
 
@@ -50,8 +50,8 @@ class Governor:
         contended = waited_ns > _CONTENDED_PART * ran_ns
         self._runs += 1
         self._calm = 0 if contended else self._calm + 1
-        # Only a trial shows whether pinning helps in spite of contention. It is rare, because it
-        # may not help.
+        # Pin after enough calm runs. Under contention only a trial shows whether pinning helps;
+        # trials are rare, because they can fail.
         if not self.pinned:
             if self._calm >= _CALM_RUNS or self._runs >= self._trial:
                 self._change(pinned=True)
@@ -63,7 +63,7 @@ class Governor:
                 # After a failed trial the next one waits twice as long, up to a limit.
                 self._trial = min(2 * self._trial, _LAST_TRIAL)
                 self._change(pinned=False)
-            # A long calm time means that the load has ended, so use the first interval again.
+            # A long calm time means that the load has ended, so return to the first trial length.
             elif self._calm >= self._trial:
                 self._trial = _FIRST_TRIAL
         return self.pinned

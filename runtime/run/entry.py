@@ -86,7 +86,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSlot:
-    """An input, its buffer, and a view of the buffer's memory if the host can access it."""
+    """An input, its buffer, and a view of its memory; the view is None without host access."""
 
     name: str
     spec: TensorSpec

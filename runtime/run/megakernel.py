@@ -7,12 +7,13 @@ bytes:
     record 1: ...
     argument words of record 0, of record 1, ...: offset in bytes, + 1 if it is into the data
 
-Every offset comes from the checked manifest, so the file contains no offsets to damage. The
-counters have one cache line each: one counts workers that have left; then, for each record, one
-counts finished tasks (pieces of its work-items), and one per worker counts the tasks taken from
-that worker's part. All are zero between runs, because the last worker to leave resets them. An
-aborted run leaves arbitrary values, so they are cleared when a program is loaded or reset, and
-before the first run after a failed one.
+A function is the number of a launch's code in the megakernel; -1 in the manifest means that the
+launch is not part of it. Every offset comes from the checked manifest, so the file contains no
+offsets to damage. The counters have one cache line each: one counts workers that have left; then,
+for each record, one counts finished tasks (pieces of its work-items), and one per worker counts the
+tasks taken from that worker's part. All are zero between runs, because the last worker to leave
+resets them. An aborted run leaves arbitrary values, so they are cleared when a program is loaded or
+reset, and before the first run after a failed one.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ class Megakernel:
         self.workers = device.info.compute_units
         self._program = program
         self._manifest = manifest
-        self._first: dict[str, int] = {}
+        self._first: dict[str, int] = {}  # entry -> index of its first record
         records = self._records(manifest)
         table = _table(manifest, records, places)
         # The counters of the longest entry are enough for all entries. Each launch has one line,

@@ -89,7 +89,8 @@ class DeviceMemory:
     """Allocates all buffers when constructed. `buffer(i)` belongs to `manifest.buffers[i]`.
 
     `memory` and `data` are the two pieces; None if buffers are allocated separately. `places` has
-    each buffer's offset in its piece, plus IN_DATA if that is the data. Without pieces it is empty.
+    each buffer's offset in its piece, plus IN_DATA if that is the data; images have 0. Without
+    pieces it is empty.
     """
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
@@ -116,7 +117,7 @@ class DeviceMemory:
             self._allocate_apart()
         self._resets = self._reset_values()
         if device.info.kind != "cpu":
-            # The device has a copy of the weights, so this reference is not needed. Others may be.
+            # The device has a copy of the weights, so the artifact's data can be freed.
             self._blob = memoryview(b"")
 
     def _allocate_pieces(self) -> None:

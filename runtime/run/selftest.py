@@ -49,8 +49,9 @@ _WIDTH, _HEIGHT = 640, 400
 # that rounding a position to 1/32 pixel changes a sample by at most 1, noise included.
 _PEAK: Final = 224
 _NOISE: Final = 15
-# The mean of a sum of four uniform values in 0 .. 65535, and the factor that makes its deviation 1.
+# The mean of a sum of four uniform values in 0 .. 65535.
 _MEAN: Final = 131070
+# The factor that makes the standard deviation of that sum 1.
 _UNIT: Final = np.float32(math.sqrt(3.0) / 65536)
 # Splitmix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)

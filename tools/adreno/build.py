@@ -72,7 +72,8 @@ def kernel_sources(manifest: Mapping[str, Any]) -> dict[str, Source]:
 
 def _needed(head: str, code: str) -> Iterator[str]:
     """Yield the pieces before the kernels that a kernel uses, directly or through other pieces."""
-    # Between pieces are comments that name nodes, and any code of custom kernels.
+    # The split gives pieces at odd positions. Between them are comments that name nodes, and any
+    # code of custom kernels.
     pieces = [
         re.sub(r"/\*.*?\*/", "", piece) if n % 2 == 0 else piece
         for n, piece in enumerate(_PIECE.split(head))

@@ -1,11 +1,12 @@
 """Estimates the cost of kernels on an Adreno: waves, time without stalls, problems, milliseconds.
 
-The *floor* is issue slots x work-items / (lanes x clock), the time if no wave ever waited. A real
-frame takes longer. The ratio of real time to floor is estimated from four published times of
-comma.ai's own models on an Adreno 630, as no device was available. These models are not published,
-so each time is compared with a model of ours that has the same interface and a similar
-architecture. Unknown model sizes, host time and temperature are part of the spread. The interval
-would contain a fifth time in 9 of 10 cases, if the four were a random sample (Student's t with 3
+The *floor* is issue slots x work-items / (lanes x clock), the time if no wave ever stalls on memory
+or another unit. Slots include the waits that the code contains. A real frame takes longer. The
+ratio of real time to floor is estimated from four published times of comma.ai's own models on an
+Adreno 630, as no device was available. These models are not published, so each time is compared
+with a model of ours that has the same interface and a similar architecture. Unknown model sizes,
+host time and temperature are part of the spread. Every estimate has a 90 % prediction interval: it
+would contain a fifth time in 9 of 10 cases if the four were a random sample (Student's t with 3
 degrees of freedom, on logarithms).
 
 `cost_of` computes the cost of an artifact, for `modeld inspect` and `modeld compile`.
@@ -46,15 +47,19 @@ class Gpu:
     number: int
     lanes: int  # float32 multiply-adds per clock on all processors; 0 if unknown
     mhz: int  # clock in MHz; 0 if unknown
-    file: int  # register vectors for the work-items of a wave
+    file: int  # maximum number of vector registers, if a processor held one pair of waves
     cache_bytes: int  # bytes of one processor's instruction cache
 
     def waves(self, registers: int) -> int:
         """Return the number of waves per processor, for a kernel with this many registers."""
+        # A processor holds waves in pairs, and `file` counts the registers of one pair.
         return min(_MOST_WAVES, self.file // max(1, registers) * 2)
 
     def ms(self, slots: float) -> float:
-        """Return the time in milliseconds to issue slots, summed over all work-items."""
+        """Return the time in ms to issue this many slots, the total of all work-items.
+
+        0 if the lanes are unknown.
+        """
         return slots / (self.lanes * self.mhz * 1e3) if self.lanes else 0.0
 
 
@@ -71,7 +76,7 @@ GPU_TABLE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """One kernel of an entry, with all of its launches.
+    """One kernel of an entry, with all of its launches of one size.
 
     Attributes:
         origin: its ONNX nodes.
@@ -152,7 +157,7 @@ def entry_cost(
     built: Mapping[Source, Built],
     gpu: Gpu,
 ) -> EntryCost:
-    """Return the cost of an entry."""
+    """Return the cost of an entry, with one `KernelCost` per kernel and launch size."""
     counts: dict[tuple[str, int], int] = {}
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     launched = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
@@ -200,14 +205,14 @@ def _kernel_cost(
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A published time, and the counts of our model that represents its model.
+    """A published time of a comma.ai model, and two estimates for our model that represents it.
 
     Attributes:
         what: description of the time.
         ms: the published time.
-        analytic_ms: estimate of `tools.describe.compilation` in fp16.
-        slots_ms: floor of our model's kernels by tinygrad, which also made the published ones,
-            computed by `tools.adreno`.
+        analytic_ms: estimate of `tools.describe.compilation` for our model in fp16.
+        slots_ms: floor of our model's kernels, computed by `tools.adreno`. tinygrad generated them,
+            as it generated the kernels of the published time.
     """
 
     what: str
@@ -259,6 +264,7 @@ def factor_of(ratios: Sequence[float]) -> Factor:
     return Factor(math.exp(middle - width), math.exp(middle), math.exp(middle + width))
 
 
+# Factors on the two estimates. `tools/describe/compilation.py` uses the first.
 ANALYTIC: Final = factor_of([anchor.ms / anchor.analytic_ms for anchor in ANCHORS])
 SLOTS: Final = factor_of([anchor.ms / anchor.slots_ms for anchor in ANCHORS])
 

@@ -2,7 +2,7 @@
 
 Values that branches depend on are computed from the number of the work-item, so trip counts and
 tests at the borders of an image are exact. Values from memory are unknown: a branch on one is
-assumed not to be taken, and a loop that ends by one counts once.
+assumed not to be taken unless it leaves a loop, so a loop that ends by one counts once.
 
     counts = executed(code, items=4096, group=64)
     slots = slots_of_counts(code, counts)
@@ -18,11 +18,12 @@ from typing import Final
 
 from tools.adreno.statistics import SLOT_NAMES, Instruction, KernelCode
 
-# Number of work-groups, and of items in each, that are followed. Each instruction counts as often
-# as in the work-item that issues it most, since the items of a wave run in lock step.
+# Maximum number of work-groups that are followed; the counts are their mean.
 GROUPS: Final = 4
+# Maximum number of work-items that are followed in each group. They run in lock step, so an
+# instruction counts as often as in the work-item that issues it most.
 ITEMS: Final = 3
-# Above the number of branches in any of our work-items.
+# Limit of blocks that one work-item visits, above that of any of our kernels.
 _MOST_STEPS: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 1 << 24  # bit in the number of a register that marks a 16-bit half
@@ -31,6 +32,7 @@ _HALF: Final = 1 << 24  # bit in the number of a register that marks a 16-bit ha
 Ids = tuple[int, int, int]
 
 _REGISTER: Final = re.compile(r"^(?:\([a-z0-9]+\))*(h?[rcp])(\d+)\.([xyzw])$")
+# Kind of a register -> number of its file: general, predicate, constant.
 _HALF_KINDS: Final = {"hr": 0, "r": 0, "p": 1, "c": 2, "hc": 2}
 
 
@@ -95,7 +97,8 @@ class Step:
     Attributes:
         operation: the function of its operands; None if unknown.
         target: number of the register that it writes.
-        sources: (register or None, constant if it is None, "neg" or "abs" or "") per operand.
+        sources: per operand, a register's number or None, then the constant that replaces None,
+            then "neg", "abs" or "".
     """
 
     operation: Callable[..., int] | None
@@ -105,7 +108,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Instructions issued in sequence, with the steps that a branch depends on."""
+    """Instructions from position `first` to `last`, with the steps that a branch depends on."""
 
     first: int
     last: int
@@ -129,6 +132,7 @@ def executed(kernel: KernelCode, items: int, group: int) -> Executed:
     The launch has `items` work-items in groups of `group`.
     """
     groups = max(1, items // max(1, group))
+    # Groups are spread evenly; items include the first and the last of the group.
     chosen = sorted({(2 * k + 1) * groups // (2 * GROUPS) for k in range(GROUPS)})
     of_group = sorted({k * (group - 1) // max(1, ITEMS - 1) for k in range(ITEMS)})
     return executed_waves(
@@ -166,7 +170,8 @@ def _number(register: str) -> int | None:
         return None
     kind, at = match[1], int(match[2]) * 4 + "xyzw".index(match[3])
     is_half = kind.startswith("h")
-    # Halves share the register file: h0 and h1 are in r0.x. Other kinds have separate files.
+    # Numbers count halves, so a full register has an even number and the next one is its second
+    # half: hr0.x and hr0.y are in r0.x.
     return (_HALF_KINDS[kind] << 20) + (at | _HALF if is_half else 2 * at)
 
 
@@ -213,6 +218,7 @@ class _Walker:
         return counts
 
     def _next(self, block: _Block, values: Mapping[int | None, int]) -> int:
+        """Return the position of the next block; -1 at the end."""
         last = self._code[block.last]
         if last.op == "end":
             return -1
@@ -221,6 +227,7 @@ class _Walker:
         if last.op == "jump" or not last.operands:
             return last.target
         holds = [self._holds(operand, values) for operand in last.operands]
+        # `brao` branches if any operand holds, every other branch if all do.
         is_any = last.op.startswith("brao")
         if is_any and True in holds:
             return last.target
@@ -253,7 +260,7 @@ def _execute(step: Step, values: dict[int | None, int], *, overlap: bool) -> Non
         elif sign == "abs":
             value = abs(_signed(value))
         arguments.append(value & _MASK)
-    # Overlapping values are lost: both halves of a full register, the full register of a half.
+    # Writing a full register overwrites both halves; writing a half overwrites the full register.
     if overlap:
         whole = _full_register(step.target)
         for other in (whole,) if step.target & _HALF else (whole | _HALF, whole | _HALF | 1):
@@ -265,6 +272,7 @@ def _execute(step: Step, values: dict[int | None, int], *, overlap: bool) -> Non
 
 
 def _blocks(code: Sequence[Instruction], needed: frozenset[int]) -> dict[int, _Block]:
+    """Return the blocks by first position. `needed` limits their steps (see `_needed`)."""
     firsts = {0} | {i.target for i in code if i.target is not None}
     firsts |= {at + 1 for at, i in enumerate(code) if i.target is not None or i.op == "end"}
     ordered = sorted(first for first in firsts if first < len(code))

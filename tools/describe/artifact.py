@@ -1,6 +1,7 @@
 """Describes an artifact and its interface, as `modeld inspect` prints them.
 
-Each property of an interface has a value and a source: derived from the model, or declared.
+Each property of an interface has a value and a source: derived from the model, declared for the
+interface, or declared by a file of rules next to the model.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def _rows(interface: Recognised) -> Iterator[Row]:
         yield "image_mode", interface.image_mode, declared
         yield "stds", interface.stds, declared
         return
-    # Rules replaced by a file next to the model follow the reason: "; rules of FILE: a, b".
+    # If a file next to the model replaces rules, `reason` ends with "; rules of FILE: a, b".
     file, _, replaced = interface.reason.partition("; rules of ")[2].partition(": ")
     for part in interface.models:
         yield from _part(part)

@@ -2,7 +2,7 @@
 
 A stack is openpilot or a fork. Fields are compared by their ordinals and enumerants by their
 numbers, as messages encode them; names are not on the wire. A structure without fields on one side
-is not compared: ours if it is out of use, theirs if it is reserved for forks.
+is not compared. Ours is empty if it is out of use, theirs if it is reserved for forks.
 
 Nothing in a checkout is executed. services.py is parsed, and only literals are used. Schema files
 are copied, with imports among themselves only, and loaded in a separate process.
@@ -37,7 +37,7 @@ NEW, CHANGED, INCOMPATIBLE, REMOVED, RENAMED = KINDS = (
     "removed",
     "renamed",
 )
-# The kinds that our tables lack; the other kinds do no harm.
+# Kinds that our tables have to follow; removed and renamed names are harmless.
 DIFFERENCES: Final = (NEW, CHANGED, INCOMPATIBLE)
 _RETIRED: Final = re.compile(r"(?i)(deprecated|retired)$")
 

@@ -19,7 +19,7 @@ from runtime.files.user_file import read_given
 from runtime.texts import count_text
 from tools.errors import DriveError
 
-# Largest accepted deviation of a quaternion's norm from 1.
+# Maximum accepted deviation of a quaternion's norm from 1.
 QUATERNION_TOLERANCE = 1e-3
 # Directory names of each log type; the second is the one in the data set's README.
 SPEED = ("CAN/speed", "CAN/car_speed")
@@ -31,7 +31,7 @@ POSE = ("frame_times", "frame_positions", "frame_velocities", "frame_orientation
 
 # Far above any boot time in s, position on earth in m or speed in m/s, and safe to square.
 MAX_VALUE = 1e9
-# Largest file to read. A minute at 100 Hz with three numbers each is 144 KB.
+# Maximum size of a file to read. A minute at 100 Hz with three numbers each is 144 KB.
 MAX_BYTES = 64 << 20
 # Headers as numpy writes them (numpy.lib.format, versions 1.0 and 2.0), for 1- to 8-byte numbers.
 _NPY_HEADER = re.compile(

@@ -39,7 +39,7 @@ INDEX_SERVICES: Final = {
     "driverEncodeIdx": "driver",
     "qRoadEncodeIdx": SMALL,
 }
-# EncodeIndex.Type fullHEVC and qcameraH264; other types describe other files.
+# Numbers of EncodeIndex.Type fullHEVC and qcameraH264; other types describe other files.
 _FULL_HEVC: Final = 1
 _QCAMERA: Final = 6
 # Upper limit for clocks and counters, which can hold anything in damaged logs: 146 years in ns.

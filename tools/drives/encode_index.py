@@ -26,7 +26,7 @@ from tools.errors import DriveError
 KEY_FLAG: Final = 8
 NO_PICTURE: Final = -1
 NO_STATE: Final = -1
-# Maximum number of frames between a camera and its encoder when a file ends: their states are in
+# Maximum number of frames between a camera and its encoder when a file ends. Their states are in
 # this segment's log, their pictures in the next file.
 _IN_FLIGHT: Final = 3
 # A restarted camera counts from 0, so equal ids at least this far apart are different frames.
@@ -114,6 +114,7 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
     indices = indices[np.isin(indices["number"], list(positions))]
     segments = np.array([positions[int(number)] for number in indices["number"]], np.int64)
     pictures = np.full(len(indices), NO_PICTURE, np.int64)
+    # The number (segmentId) of each file's first picture.
     firsts = [0] * len(files)
     for position, file in enumerate(files):
         rows = segments == position

@@ -26,7 +26,7 @@ from tools.errors import DriveError, MissingPackageError
 
 _START_CODE: Final = b"\0\0\1"
 _CHUNK: Final = 1 << 22
-# Bytes of a start code, the NAL unit's two-byte header and the first three bytes of its content.
+# Bytes of a start code (3), the NAL unit's header (2) and the start of its content (3).
 _NAL_HEAD: Final = 8
 # Random access points: BLA, IDR, CRA and two reserved types.
 _KEY_TYPES: Final = range(16, 24)
@@ -54,7 +54,7 @@ class HevcIndex:
     # (n + 1,) int64, first byte of each picture including its leading units, then the file's end.
     starts: NDArray[np.int64]
     is_key: NDArray[np.bool_]  # (n,) bool, whether decoding can start at the picture
-    # (first byte, end, number of the following picture) of each run of parameter sets.
+    # For each run of parameter sets: its first byte, its end, and the index of the next picture.
     parameters: tuple[tuple[int, int, int], ...]
     is_hashed: NDArray[np.bool_]  # (n,) bool, whether a checksum follows the picture
     trusted: int = MAX_PICTURES  # number of pictures before the first that is known to be damaged
@@ -112,7 +112,7 @@ class _Scan:
             if kind in _PARAMETER_TYPES and self._parameters_start is None:
                 self._parameters_start = offset
         elif kind in _PICTURE_TYPES and content[0] >= 128:
-            # The first bit of a slice is first_slice_segment_in_pic_flag.
+            # The first bit of a slice, first_slice_segment_in_pic_flag, starts a new picture.
             self.starts.append(offset if self._leading_start is None else self._leading_start)
             self.keys.append(kind in _KEY_TYPES)
             self.hashed.append(0)

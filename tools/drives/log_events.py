@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 # More than a second of a full log. The limits also bound memory for logs with invalid times.
 WINDOW_EVENTS: Final = 2048
 WINDOW_BYTES: Final = 16 << 20
-# The event at the start of every file of a drive. All files have the same bytes, as old as the
-# route.
+# The event at the start of each log of a drive. Each log repeats it with the time of the route's
+# start.
 _REPEATED: Final = "initData"
 
 
@@ -77,7 +77,10 @@ def merged_messages(paths: Sequence[Path], skipped: int = 0) -> Iterator[Message
 
 
 def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
-    """Yield the messages of the logs; a repeated initData gets the time of the next message."""
+    """Yield the messages of the logs in the order of the files.
+
+    A repeated initData gets the time of the next message, or of the last one at the end of a log.
+    """
     last_ns = 0
     for position, path in enumerate(paths[skipped:], skipped):
         waiting: list[Message] = []
@@ -99,7 +102,9 @@ def _chained(paths: Sequence[Path], skipped: int) -> Iterator[Message]:
 
 # Read-out time of the sensor then in use, assumed for logs without a start of frame.
 _READOUT_NS: Final = 18_000_000
+# A camera state whose end of frame is not later than this is left unchanged.
 _EARLIEST_EOF_NS: Final = 25_000_000
+# Numbers of a calibration's status: old and new agree.
 _UNCALIBRATED: Final = 0
 _OLD_STATUSES: Final = (1, 2)
 

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# Rounding errors from sums in a different order, relative to the largest value of a result: between
-# two programs on one device, and between a program and the interpreter. In the latter case a
-# kernel's inputs include the rounding errors of all earlier kernels.
+# Rounding errors from sums in a different order, relative to the largest value of a result, between
+# two programs on one device.
 ROUNDING: Final = 2e-5
+# The same between a program and the interpreter, where a kernel's inputs include the rounding
+# errors of all earlier kernels.
 INTERPRETER_ROUNDING: Final = 1e-4
 # Minimum fraction of common nodes for two kernels to count as the same step.
 LEAST_OVERLAP: Final = 0.5
@@ -71,10 +72,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between two results, ``left`` and ``right``.
+    """The difference between two results: ``left``, which `text` calls now, and ``right``.
 
     Attributes:
-        left, right: the values with the largest difference.
+        left, right: the two values at `at`.
     """
 
     elements: int  # number of elements whose values differ

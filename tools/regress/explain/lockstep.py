@@ -64,14 +64,15 @@ class _StopError(Exception):
 class ParallelProgram(WrappedProgram):
     """A driving program that runs a second one on the same inputs and compares the results.
 
-    `first`: the program whose outputs are returned. `second`: the other program; None: no
-    comparison.
+    `first`: the program whose outputs are returned. `second`: the other program, or None to compare
+    nothing.
     """
 
     def __init__(self, first: Program, second: Program | None) -> None:
         super().__init__(first)
         self._second = second
         self._steppers = [Stepper(program) for program in (first, second) if program is not None]
+        # The latest run: its entry, its inputs, and the first program's states before it.
         self._run: tuple[str, Mapping[str, Array], dict[str, Array]] | None = None
         self._outputs: list[Part] = []
 
@@ -116,7 +117,7 @@ class ParallelProgram(WrappedProgram):
 
 
 def _parts(one: Mapping[str, Array], other: Mapping[str, Array]) -> list[Part]:
-    """Return the arrays whose bits differ, among those that both have in the same shape."""
+    """Return the arrays whose bits differ, omitting those without a namesake of equal shape."""
     found = []
     for name in one:
         right = other.get(name)
@@ -138,9 +139,9 @@ def play_until(
     """Play a drive to the first frame after which the results of two programs differ.
 
     `text`: the drive, as text for `open_drive`. `options`: options for opening it. `model`: the
-    program whose outputs the daemon uses. `beside`: a second program on the same inputs; None: only
-    the frame id matters. `stop`: frame id at which to stop in any case, and the largest relative
-    difference that counts as rounding. The result is the frame; None if the drive ended before.
+    program whose outputs the daemon uses. `beside`: a second program on the same inputs, or None to
+    stop only by frame id. `stop`: frame id at which to stop in any case, and the maximum relative
+    difference that counts as rounding. Returns the frame; None if the drive ended before.
 
     Raises:
         ToolError: the drive cannot be read, or the program does not fit it.

@@ -75,6 +75,8 @@ def split_event(event: Any, is_measured: IsMeasured) -> Leaves:
 
 
 class _Walk:
+    """Builds a skeleton: {a: 0.5, b: [1, 2, 3]} -> {"a": "f", "b": ["i", 3]}."""
+
     def __init__(self, service: str, leaves: Leaves, is_measured: IsMeasured) -> None:
         self._service = service
         self._leaves = leaves
@@ -90,6 +92,7 @@ class _Walk:
         if isinstance(value, list):
             if value and isinstance(value[0], dict | list):
                 return [self.skeleton(item, f"{path}[]") for item in value]
+            # An empty list shows no kind, and its kind does not matter.
             kind = _KIND_OF_TYPE[type(value[0])] if value else INTEGER
             self._collect(path, kind, value)
             return [kind, len(value)]
@@ -195,6 +198,7 @@ Integers = NDArray[np.int64]
 # Predictions of a column, by number: how often neighbors are subtracted along (rows, places). Rows
 # are frames. Places are points of a curve, which can be smooth enough for second differences.
 PREDICTIONS: Final = tuple((rows, places) for rows in range(2) for places in range(4))
+# Bytes per number that a column can have; 0 if all its differences are 0.
 _WIDTHS: Final = (0, 1, 2, 3, 4, 8)
 
 
@@ -281,8 +285,8 @@ Floats = NDArray[np.float64]
 class Scale:
     """The rounding of one field."""
 
-    absolute: float  # tolerance at zero; if both are 0, values are stored bit by bit
-    relative: float  # additional tolerance per unit of magnitude
+    absolute: float  # tolerance near zero; if both are 0, values are stored bit by bit
+    relative: float  # tolerance per unit of magnitude; the larger tolerance applies
 
     def __post_init__(self) -> None:
         for value in (self.absolute, self.relative):

@@ -45,7 +45,9 @@ MAX_BYTES: Final = 1 << 30
 # Low bits of values are noise, so literal contexts, meant for text, cost 1 % (measured).
 _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0}]
 _LENGTH: Final = struct.Struct("<I")
+# Prefix of the columns of the driver monitoring model's frame table.
 _DRIVER: Final = "driver."
+# Columns of a frame table, apart from its input checksums.
 _TABLE: Final = ("moment", "frame_id", "dropped", "published", "valid")
 
 Integers = NDArray[np.int64]
@@ -96,6 +98,7 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
     for data in messages:
         leaves = split_event(read_event(data), lambda *names: rule_of(*names).measured)
         group = groups.setdefault((leaves.service, leaves.skeleton), [])
+        # `order` has the group of each message; a group is a service with one skeleton.
         order.append(list(groups).index((leaves.service, leaves.skeleton)))
         digests.append(leaves.digest())
         group.append(leaves)

@@ -31,7 +31,7 @@ ENDING: Final = ".reference"
 SHORT: Final = 12
 # Bins of the histogram of execution times.
 BINS: Final = 48
-# Largest file to read: more than two hours of driving, at 1.4 KiB per frame.
+# Maximum size of a file to read: more than two hours of driving, at 1.4 KiB per frame.
 MAX_BYTES: Final = 256 << 20
 _LENGTHS: Final = struct.Struct("<II")
 

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 LIMIT: Final = 0.05
 MIN_PROCESSES: Final = 4
 MAX_PROCESSES: Final = 12
-# Largest increase of the fraction of time spent waiting for something other than a processor. A
+# Maximum increase of the fraction of time spent waiting for something other than a processor. A
 # reference's own fraction is below 1 % on a CPU.
 WAITING_LIMIT: Final = 0.05
 
@@ -109,7 +109,7 @@ def compare_kernels(
             nodes = frozenset(_names(launch))
             piece = nodes if nodes in exact else groups.root(_names(launch)[0])
             pieces.setdefault(piece, ([], []))[side].append(launch)
-    # One kernel can do many pieces, each of which has lost little.
+    # One kernel can have many pieces with a small loss each, so its pieces are added up.
     by_kernels: dict[tuple[str, ...], tuple[list[LaunchTime], list[LaunchTime]]] = {}
     for old, new in pieces.values():
         kernels = tuple(dict.fromkeys(one.kernel for one in new or old))

@@ -1,7 +1,7 @@
 """The specification of a rendered drive, and the route name and frame times that follow from it.
 
-A route is the name of a drive. It contains a digest of the specification, so that drives with
-different content have different names.
+A route is the name of a drive. It contains the seed and a digest of the device, mounting, camera
+height, streams, lost frames and telemetry. The length and the segment length are not included.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class DriveSpec:
         seed: seed of the drive.
         frames: length in frames, 20 per second.
         device: key of ``SENSOR_OF_DEVICE``.
-        rpy_rad: mounting of the cameras, device from calib.
-        streams: members of ``STREAMS``; only ``SMALL`` for a reduced drive, which consists of
-            small pictures and the small log.
-        dropped: stream -> ids of the frames that its camera lost.
+        rpy_rad: roll, pitch and yaw of the cameras' mounting (device from calib).
+        streams: members of ``STREAMS``; or ``SMALL`` alone for a reduced drive, with only the
+            scaled road pictures (qcamera) and the reduced log (qlog).
+        dropped: stream -> ids of its lost frames; the camera delivers all others.
         telemetry: comma2k19 segment directory that provides the motion; None to draw it from the
             seed.
         telemetry_digest: digest of the content of that directory.
@@ -82,7 +82,7 @@ class DriveSpec:
         """The name of the drive: 8 hex digits of the seed, and 10 that identify the content."""
         # The length is not included: a longer drive is a continuation of the same one.
         lost = sorted((name, sorted(ids)) for name, ids in self.dropped.items())
-        # A reduced drive has the name of the full one.
+        # A reduced drive has the name of the drive with the road and wide streams.
         streams = STREAMS[:2] if self.is_small else self.streams
         content = (self.seed, self.device, self.rpy_rad, streams, lost)
         digest = hashlib.sha256(

@@ -42,7 +42,7 @@ from tools.simulator.world.world import World
 
 # Number of grid cells over the distance driven, used to integrate the arc length of the road.
 _CELLS = 120
-# Largest sine of the angle between a planned path and the road.
+# Maximum sine of the angle between a planned path and the road.
 _STEEPEST = 0.5
 
 
@@ -175,11 +175,11 @@ def _limited(slope: Floats) -> Floats:
 
 LEFT, RIGHT = -1, 1
 LANE_CHANGE_S = 5.0
-# Minimum length of a lane change, also from standstill.
+# Minimum length of a lane change, which applies at low speed.
 _SHORTEST_CHANGE_M = 25.0
-# Length of the path back to the lane's centre: the distance driven in the first time, but at most
-# the larger of _RETURN_M and the distance driven in the second time. It is longer for errors of
-# more than 1 m. Because the plan is recomputed all the time, an error falls by 93 % per length.
+# Length of the path back to the lane's centre: the distance driven in _RETURN_S, but at most the
+# larger of _RETURN_M and the distance driven in _FAST_RETURN_S. It is longer for errors of more
+# than 1 m. Because the plan is recomputed all the time, an error falls by 93 % per length.
 _RETURN_S, _FAST_RETURN_S = 2.2, 1.7
 _SHORTEST_RETURN_M, _RETURN_M = 15.0, 36.0
 _LONGER_PER_M = 0.2

@@ -23,7 +23,7 @@ BEHIND_M = 60.0
 SIGHT_M = 420.0
 # The road is straight from its beginning to this arc length.
 _STRAIGHT_START_M = 20.0
-# Largest deviation from the initial heading; below a right angle, the road cannot cross itself.
+# Maximum deviation from the initial heading; below a right angle, the road cannot cross itself.
 _WIDEST_HEADING_RAD = 1.25
 # Lateral acceleration at the speed limit in the sharpest curve, m/s^2: cars must slow down for it.
 SHARPEST_LATERAL_MPS2 = 3.3

@@ -25,13 +25,15 @@ ACCELERATION_MPS2 = 1.4
 HARDEST_BRAKING_MPS2 = 7.0
 # Time constant of speed corrections on a free road, s.
 _SETTLE_S = 1.2
-# A speed plan is computed in steps of STEP_S; wanted accelerations are approached in _RESPONSE_S.
 _CELLS_PER_M = 1.0 / GRID_M
+# Step of a speed plan, s.
 STEP_S = 0.2
 STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
+# Time in which the acceleration would reach the wanted one without jerk limits, s.
 _RESPONSE_S = 0.5
-# Jerk limits: braking for another car is quicker than braking for the road (ADR 0098).
+# Jerk limits: usual, braking for a car ahead, braking beyond _ROAD_BRAKING_MPS2 (ADR 0098).
 _JERK_MPS3, _BEHIND_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 5.0, 10.0
+# Maximum deceleration for the road alone, m/s^2.
 _ROAD_BRAKING_MPS2 = 3.0
 
 
@@ -156,7 +158,7 @@ def following_acceleration(
 
     `gap_m` is the distance between the bumpers.
     """
-    # 2 sqrt(a b) of the model, with a and b the comfortable acceleration and deceleration.
+    # The divisor is 2 sqrt(a b) of the model: a and b are the comfortable acceleration and braking.
     time_gap, comfortable = following
     closing = (speed_mps - lead_speed_mps) / (2.0 * math.sqrt(ACCELERATION_MPS2 * comfortable))
     wanted = speed_mps * (time_gap + closing)

@@ -27,10 +27,11 @@ from tools.simulator.world.world import World
 BEHIND_M, AHEAD_M = 110.0, 300.0
 # Minimum distance between an entering car and another car of its lane.
 _ROOM_M = 45.0
-# Largest jerk when accelerating and when braking, m/s^3.
+# Maximum jerk when accelerating (up) and when braking (down), m/s^3.
 _JERK_UP_MPS3, _JERK_DOWN_MPS3 = 2.5, 10.0
-# Some drivers brake without reason: least and greatest time from one braking to the next.
+# Some drivers brake without reason: minimum and maximum time from one braking to the next.
 _BRAKING_SPACING_S = (8.0, 60.0)
+# A time after the end of every drive.
 _NEVER_S = 1e9
 
 

@@ -43,6 +43,7 @@ _GONE_SHARE = 0.7
 _NEAR_M = 40.0
 # Cars farther away are only a few pixels in the model's picture.
 LEAD_SIGHT_M = 120.0
+# Number of columns of `Truth.meta`.
 _META_WIDTH = 55
 _HARD_BRAKES_MPS2 = (3.0, 4.0, 5.0)
 # Accelerations beyond which a pedal counts as pressed: gas above the first, brake below the second.

@@ -16,6 +16,7 @@ from tools.simulator.world.scenery import Scenery, random_scenery
 
 # --- Lanes of our carriageway, markings between them, and edges of the asphalt -------------------
 
+# Maximum number of lanes of our direction.
 WIDEST_COUNT = 4
 
 
@@ -87,7 +88,10 @@ class Lanes:
         return min(max(lane, 0), self.count - 1)
 
     def beside(self, lane: int) -> tuple[Marking | None, ...]:
-        """Return the model's four lines for a lane: far left, left, right, far right."""
+        """Return the model's four lines for a lane: far left, left, right, far right.
+
+        A far line that does not exist is None.
+        """
         padded = (None, *self.painted, None)
         first = len(self.opposite) + lane
         return padded[first : first + 4]

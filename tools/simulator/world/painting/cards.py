@@ -21,7 +21,7 @@ from tools.simulator.world.view import Bytes
 PLANES = 5
 # If a sprite pixel is wider than this many picture pixels, it is copied without interpolation.
 _COARSE = 3.0
-# Sprites are halved until a side is at most this many pixels.
+# Sprites are halved until a side is at most this many pixels, or has an odd number of them.
 _SMALLEST_PX = 6
 # Boxes narrower than this do not change the chroma planes.
 _COLOUR_PX = 2.0
@@ -74,7 +74,7 @@ class Card:
             self._sums.append(sums)
 
     def size_for(self, width: float, height: float) -> int:
-        """Return the index of the smallest size that is at least as fine as the pixels."""
+        """Return the index of the smallest size that is at least as fine as the pixels, else 0."""
         pick = 0
         for index, size in enumerate(self.sizes):
             if size.shape[2] >= width and size.shape[1] >= height:

@@ -276,7 +276,7 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, buffers: SweepBuffers) -
 
 # Pictures with fewer rows than this are sampled twice per row.
 _FINE_ROWS = 400
-# Largest height of structures along the edges, as a share of the camera's height.
+# Maximum height of structures along the edges, as a share of the camera's height.
 _BELOW_LENS = 0.8
 # A wet road mirrors the sky at grazing angles: from this inverse distance on, up to this share.
 _SHINE_FROM_1PM = 0.125

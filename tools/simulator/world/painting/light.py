@@ -16,21 +16,27 @@ from tools.simulator.world.scenery import Colour, Scenery
 from tools.simulator.world.view import View
 
 BLACK, WHITE = 16.0, 235.0
-# Below this light, headlights are on.
+# A scenery's light runs from 0 (night) to 1 (noon). Below this light, headlights are on.
 DUSK = 0.4
 
 Floats32 = NDArray[np.float32]
 
-# Brightness relative to noon at night, at dusk and by day, after the camera's auto exposure.
+# The tuples below have three knots: night (light 0), dusk (`DUSK`) and day (1).
+# Brightness relative to noon, after the camera's auto exposure.
 _AMBIENT = (0.035, 0.42, 1.0)
-# Colours of the sky at night, at dusk and by day: top and horizon of a clear, then a cloudy sky.
+# Top of a clear sky.
 _SKY_TOP: tuple[Colour, ...] = ((20.0, 131.0, 127.0), (86.0, 143.0, 119.0), (152.0, 150.0, 108.0))
+# Horizon of a clear sky.
 _SKY_LOW: tuple[Colour, ...] = ((32.0, 130.0, 128.0), (146.0, 117.0, 141.0), (194.0, 138.0, 121.0))
+# Top of a cloudy sky.
 _GREY_TOP: tuple[Colour, ...] = ((20.0, 129.0, 128.0), (90.0, 131.0, 126.0), (188.0, 130.0, 127.0))
+# Horizon of a cloudy sky.
 _GREY_LOW: tuple[Colour, ...] = ((30.0, 128.0, 130.0), (112.0, 128.0, 130.0), (206.0, 128.0, 128.0))
-# Low beams: reach, brightness of the road in front of the car, and spread.
+# Distance at which the low beams' light has fallen to half.
 _BEAM_REACH_M = 24.0
+# Maximum brightness of the road in the low beams.
 _BEAM_PEAK = 1.15
+# Growth of the low beams' half width per metre ahead.
 _BEAM_SPREAD = 0.22
 
 
@@ -65,7 +71,7 @@ class Lighting:
         return np.asarray(square / (1.0 + square))
 
     def lit(self, ahead_m: float, aside_m: float) -> float:
-        """Return the brightness factor of an upright object at a position relative to the car."""
+        """Return the brightness factor of an upright object; `aside_m` is positive to the right."""
         return self.ambient + 0.7 * self.beam * float(beam_at(ahead_m, aside_m))
 
 
@@ -95,7 +101,7 @@ def lighting_of(scenery: Scenery) -> Lighting:
 
 
 def beam_at(ahead_m: Floats | float, aside_m: Floats | float) -> Floats:
-    """Return the low beams' light at positions in front of the car, 0..1."""
+    """Return the low beams' light in front of the car, 0..1; `aside_m` is positive to the right."""
     ahead = np.maximum(ahead_m, 0.5)
     far = ahead / _BEAM_REACH_M
     # The road is dark right in front of the bumper. Low beams point slightly to the right.

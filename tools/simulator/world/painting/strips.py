@@ -38,9 +38,11 @@ class Grain:
                 values[row] += share * (
                     knots[:-1] if cells == 1 else through_knots(knots, cells, at)
                 )
+        # Make the sum of each row 0.
         sums = np.cumsum(values, axis=1)
         values -= sums[:, -1:] / _CELLS
         self._values = np.concatenate([values, values[:, :1]], axis=1).ravel()
+        # The integral of the grain up to each cell; the mean of a stretch needs two of its values.
         until = np.zeros((rows, _CELLS + 1))
         until[:, 1:] = np.cumsum(values, axis=1)
         self._until = until.ravel()
@@ -101,7 +103,7 @@ def random_stretches(
 ) -> Stretches:
     """Return repeated random stretches that cover a share of the road.
 
-    `share` is 0..1; `length_m` is the least and the greatest length of a stretch.
+    `share` is 0..1; `length_m` is the minimum and the maximum length of a stretch.
     """
     low, high = length_m
     free = 0.5 * (low + high) * (1.0 - share) / max(share, 1e-3)
@@ -124,6 +126,7 @@ def lengths_of(s_edges: Floats) -> Floats:
 # --- Strips of the ground ------------------------------------------------------------------------
 
 # Rows of grain: asphalt, shoulders, near and far ground on both sides, gravel, paint, wheel tracks.
+# The last name is the number of rows.
 (
     GRAIN_ASPHALT,
     GRAIN_SHOULDER,
