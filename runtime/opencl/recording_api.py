@@ -2,7 +2,7 @@
 
 Two extensions record launches once and run them as one command: ``cl_qcom_recordable_queues``
 (drivers of Adreno GPUs) and ``cl_khr_command_buffer`` with its layer
-``cl_khr_command_buffer_mutable_dispatch``. The latter two are provisional: function signatures
+``cl_khr_command_buffer_mutable_dispatch``. The two of Khronos are provisional: function signatures
 depend on the version that the driver reports. This module only declares how to call them.
 """
 
@@ -24,13 +24,15 @@ KHR_MUTABLE: Final = "cl_khr_command_buffer_mutable_dispatch"
 DEVICE_RECORDABLE_QUEUE_MAX_SIZE: Final = 0x41DE
 DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES: Final = 0x12AA
 DEVICE_MUTABLE_DISPATCH_CAPABILITIES: Final = 0x12B0
-# Properties of a queue, of a command buffer with its value, and of a launch with its value.
+# A property of a queue.
 QUEUE_RECORDABLE: Final = 1 << 30
+# A property of a command buffer, and its value.
 COMMAND_BUFFER_FLAGS: Final = 0x1293
 COMMAND_BUFFER_MUTABLE: Final = 1 << 1
+# A property of a launch, and its value.
 MUTABLE_DISPATCH_UPDATABLE_FIELDS: Final = 0x12B1
 MUTABLE_DISPATCH_ARGUMENTS: Final = 1 << 3
-# Kinds of structures. The number of the second kind changed in version 0.9.3.
+# Kinds of structures before version 0.9.3, and the kind of a new dispatch since then.
 LINKED_BASE_CONFIG: Final = 0
 LINKED_DISPATCH_CONFIG: Final = 1
 DISPATCH_CONFIG: Final = 0
@@ -56,7 +58,7 @@ class RecordingError(Exception):
 
 
 class QcomArgument(ctypes.Structure):
-    """A new value of an argument of a launch, which is numbered within the recording."""
+    """A new value of a kernel argument. Launches are numbered within the recording."""
 
     _fields_ = (
         ("dispatch_index", Uint),
@@ -105,6 +107,7 @@ class LinkedBaseConfig(ctypes.Structure):
 
 
 # Result and argument types of each function. Handles and arrays of any type are pointers.
+# The number of events to wait for, their array, and the new event.
 _WAIT: Final = (Uint, Pointer, Pointer)
 _PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     # queue, kernel, dimensions, offset, global and local size, events
@@ -131,6 +134,7 @@ _PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     # command buffer; count, kinds, configurations (before version 0.9.3 one base configuration)
     "clUpdateMutableCommandsKHR": (Int, Pointer, Uint, Pointer, Pointer),
 }
+# clUpdateMutableCommandsKHR before version 0.9.3.
 LINKED_UPDATE: Final = (Int, Pointer, Pointer)
 
 Function = Callable[..., Any]
@@ -161,8 +165,8 @@ def extension_function(
     find = library.clGetExtensionFunctionAddressForPlatform
     find.restype, find.argtypes = Pointer, (Pointer, ctypes.c_char_p)
     address = find(handle.platform.int_ptr, name.encode())
-    # The names of one vendor cannot belong to another driver, so they may also be looked up without
-    # a platform, or in a vendor's library that replaces the loader. Some are found only there.
+    # Only Qualcomm's driver defines names that end in QCOM. So they may also be looked up without a
+    # platform, or in a vendor's library that replaces the loader. Some are found only there.
     if not address and name.endswith(_VENDOR):
         older = library.clGetExtensionFunctionAddress
         older.restype, older.argtypes = Pointer, (ctypes.c_char_p,)

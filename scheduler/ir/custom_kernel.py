@@ -37,7 +37,7 @@ _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"
 _BEFORE_STATEMENT = frozenset("{};):")
-# Names unavailable to a function next to a kernel, or that concern a whole work-group.
+# Names that only a kernel can use (local memory, images), or that concern a whole work-group.
 _WORK_GROUP: Final = re.compile(
     r"(__)?(local|constant)|barrier|async_\w+|wait_group_events|(work|sub)_group_\w+"
     r"|get_(max_|enqueued_)?(num_)?sub_group\w*|image\w*"
@@ -95,6 +95,7 @@ def read_source(name: str, text: str) -> Source:
         )
     if any(c not in "\n\t" and not " " <= c <= "~" for c in text) or "\\\n" in text:
         raise ModelError(f"{where}: expected plain ASCII text without continued lines")
+    # `code` has blanks for comments, `bare` also for literals. Positions stay the same.
     code = _APART.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
     bare = _APART.sub(lambda m: _blank(m[0]), text)
     if any(mark in bare for mark in ('"', "'", "/*")):

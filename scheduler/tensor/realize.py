@@ -1,7 +1,7 @@
 """`TensorValues`: methods that compute the values of tensors on an OpenCL device.
 
-`realize` stores values in buffers. `run` returns values for given inputs. `pin` fixes the kernel
-boundaries of a graph without running it.
+`realize` stores values in buffers. `run` returns values for given inputs. `pin` decides which
+values are stored, without running anything. Later graphs load these values.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TensorValues(TensorAssign):
 
 
 def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
-    """Compute values into buffers, and use the buffers in the graphs of all live tensors.
+    """Compute values into buffers, and replace them by the buffers in all live tensors.
 
     The default context is the device with the environment's flags. Raises ModelError if the graph
     reads an input without a value or a program's state, SchedulerError if a value cannot be
@@ -146,10 +146,11 @@ def realize(roots: Sequence[Node], context: CompileContext | None = None) -> Non
 def _replacements(
     plan: EagerPlan, roots: Sequence[Node], stored: Mapping[Node, Node], old: Mapping[Node, Node]
 ) -> dict[Node, Node]:
-    """Return original node -> node with its values, without a kernel.
+    """Return original node -> an equal node that needs no kernel.
 
-    A root can simplify to a view of another buffer, or to one that repeats elements. It gets a
-    buffer of its own then, so that a later write to it does not change the other.
+    A root that simplifies to a view of another tensor's buffer, or to a view that repeats elements,
+    gets a buffer of its own. So a later write to it does not change the other tensor.
+    `plan.canonical` has the simplified form of each node.
     """
     views = views_of(plan.canonical, stored)
     found = {node: view for node, view in views.items() if _is_invertible(view)}
@@ -286,7 +287,7 @@ def execute(
 def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Array]) -> bytes:
     """Return the data blob with initial values of states appended.
 
-    The position of each is entered in the manifest, as "reset" of the state's buffer.
+    Also set "reset" of each state's buffer in the manifest to the position of its value.
     """
     blob = bytearray(data)
     for entry in manifest["buffers"]:

@@ -1,6 +1,6 @@
 """Loads artifacts for playback and checks that they fit a drive.
 
-An artifact is of one of two kinds: a driving model or a driver monitoring model.
+Artifacts of two kinds can be played: a driving model or a driver monitoring model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Hand-written kernels for scattered writes at run-time indices, for CPUs with few strong cores.
+"""Hand-written kernels for scattered writes at run-time indices, for CPUs with few cores.
 
-    targets (batches, count, columns): the row that update i writes in each column
+    targets[batch, i, column]     the row of the data that update i writes in this column
+
+The data is (batches, rows, columns, ...); `inner` is the number of its elements per column.
 
 Each work-item owns a part of the columns of one batch, or of its rows if there is only one column.
-It applies the updates to its part in order, so the last of equal targets wins, and sums follow the
-order of updates.
+It applies the updates to its part in order, so of several updates of one target the last wins, and
+sums are added in the order of the updates.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from scheduler.onnx_import.ops.reduce import Monoid
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
-# Number of parts of all batches together; few CPUs in this class have more cores.
+# Number of parts in total, over all batches. Few CPUs of this kind have more cores.
 _PARTS = 8
 
 # The part of a work-item: rows [low, high) and columns [first, end) of a batch.
@@ -35,7 +37,7 @@ const int first = {split_rows} ? 0 : item % {parts} * {step};
 const int end = {split_rows} ? {columns} : min(first + {step}, {columns});
 const __global int* targets = in0 + batch * {count} * {columns};
 """
-# Set the part to -1, then store the number of each update that writes to it.
+# Set the part to -1, then store the index of each update that writes to it.
 _LAST = (
     _OWN
     + """

@@ -140,8 +140,9 @@ def play_until(
 
     `text`: the drive, as text for `open_drive`. `options`: options for opening it. `model`: the
     program whose outputs the daemon uses. `beside`: a second program on the same inputs, or None to
-    stop only by frame id. `stop`: frame id at which to stop in any case, and the maximum relative
-    difference that counts as rounding. Returns the frame; None if the drive ended before.
+    stop only by frame id. `stop`: the last frame id, at which play stops in any case, and the
+    relative difference up to which values count as equal. Returns the frame; None if the drive
+    ended before.
 
     Raises:
         ToolError: the drive cannot be read, or the program does not fit it.
