@@ -38,9 +38,10 @@ class Costs:
     # A value is stored if more places than this need it, because each has an index of its own.
     max_uses: int = 64
     # A reduction is hoisted out of the loop over its columns only if at least this many rows remain
-    # as work-items, or if it has at most `max_serial_work` elements. Otherwise cores would idle.
+    # as work-items, because cores would idle. Kernels of at most `small_kernel` elements whose
+    # reduction reads at most `max_serial_work` are exempt.
     hoist_rows: int = 16
-    small_kernel: int = 4096  # below this many elements, the number of rows does not matter
+    small_kernel: int = 4096
     max_serial_work: int = 16384
     # A reduction that reads more elements than this is not nested in another one, where it would
     # have no register tile.

@@ -87,7 +87,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
     problems += _differences(revision, named, width)
     if problems or imported is None:
         raise ModelError(
-            f"{model.name}: treated as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
+            f"{model.name}: recognized as {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
             + ("" if declared_as.name else f"; {DECLARE}")
         )
     part = ModelPart(

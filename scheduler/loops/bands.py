@@ -75,8 +75,8 @@ def bands_from(
     """Return the kernels from number `start` on that can run in bands; None if there are none.
 
     Kernels are in running order; `last_read` is the number of a node's last reader. `free` nodes
-    need not be stored in row-major order, or at all. The result is None on GPUs, which share values
-    in local memory.
+    need not be stored in row-major order, or at all. The result is None on GPUs, which run no
+    bands.
     """
     if spec.is_simt or not _multiplies_values(kernels[start], ()):
         return None

@@ -21,7 +21,7 @@ from runtime.own_process import own_command
 from tests.gpu import plan, stages
 from tests.gpu.report import failures, markdown
 from tools.checkup.findings import Scrubber
-from tools.checkup.machine import VENDORS_VARIABLE
+from tools.checkup.opencl import VENDORS_VARIABLE
 from tools.lib.json_output import json_text
 
 DRIVERS_LIMIT_S = 30.0

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools.checkup.machine import write_vendors
+from tools.checkup.opencl import write_vendors
 
 if __name__ == "__main__":
     print(*write_vendors(Path(sys.argv[1])))

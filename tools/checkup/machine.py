@@ -1,4 +1,4 @@
-"""Parts of a checkup that read the system: versions, permissions, clocks and OpenCL drivers.
+"""Parts of a checkup that read the system: versions, permissions, device nodes and clocks.
 
 Each part is a function that returns a `Section` of the report of ``modeld doctor``. Clocks and
 temperatures are those of the GPU, the memory bus and the CPUs::
@@ -10,22 +10,17 @@ temperatures are those of the GPU, the memory bus and the CPUs::
     nvidia-smi                     NVIDIA GPUs, which have none of these files
 
 All of them are optional. A file that cannot be read counts as a missing sensor.
-
-The OpenCL loader reads `/etc/OpenCL/vendors/*.icd`, each of which names a driver's library.
-Containers often have the GPU libraries of the host but not that file, and Adreno's driver for
-Android never has one. `write_vendors` creates a directory of such files for `OCL_ICD_VENDORS`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import grp
 import os
 import platform
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -52,13 +47,11 @@ KGSL: Final = "sys/class/kgsl/kgsl-3d0"
 MAX_CELSIUS: Final = 200.0
 SMI_TIMEOUT_S: Final = 5.0
 _SMI_FIELDS: Final = "clocks.sm,clocks.max.sm,temperature.gpu"
-VENDORS: Final = Path("/etc/OpenCL/vendors")
-VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """An OpenCL driver."""
+    """An OpenCL driver of GPUs."""
 
     name: str
     libraries: tuple[str, ...]  # names to try in order; the first that loads is used
@@ -358,64 +351,6 @@ def _number(path: Path) -> float | None:
     return None
 
 
-def declared_libraries(vendors: Path = VENDORS) -> dict[str, str]:
-    """Return the library that each `.icd` file of a directory names, by file name."""
-    found = {}
-    for path in sorted(vendors.glob("*.icd")):
-        try:
-            found[path.name] = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            found[path.name] = ""
-    return found
-
-
-def undeclared_drivers(
-    vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
-) -> list[tuple[Driver, str]]:
-    """Return the drivers that no `.icd` file names although their library loads, with the library.
-
-    Loading a library runs its initializers, which may be slow or crash. Call this only in a process
-    that may be lost.
-    """
-    named = {Path(library).name for library in declared_libraries(vendors).values()}
-    found = []
-    for driver in drivers:
-        if any(Path(library).name in named for library in driver.libraries):
-            continue
-        library = next((one for one in driver.libraries if _loads(one)), None)
-        if library is not None:
-            found.append((driver, library))
-    return found
-
-
 def nodes_of(driver: Driver, root: Path = Path("/")) -> list[Path]:
     """Return the existing device nodes of a driver."""
     return [path for node in driver.nodes for path in sorted(root.glob(node.lstrip("/")))]
-
-
-def write_vendors(
-    directory: Path, vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
-) -> list[str]:
-    """Write `.icd` files for all drivers, and return the names of those that `vendors` lacks.
-
-    `directory` is created if it is missing; `OCL_ICD_VENDORS` can point to it. It gets a copy of
-    each file in `vendors` and one file for each undeclared driver.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, library in declared_libraries(vendors).items():
-        (directory / name).write_text(f"{library}\n", encoding="utf-8")
-    found = undeclared_drivers(vendors, drivers)
-    for driver, library in found:
-        (directory / f"{driver.name.lower()}.icd").write_text(f"{library}\n", encoding="utf-8")
-    return [driver.name for driver, _ in found]
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

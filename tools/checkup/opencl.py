@@ -5,6 +5,8 @@ Each part is a function that returns a `Section` of the report of ``modeld docto
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,17 +14,17 @@ from runtime.texts import short_origin, size_text
 from tools.checkup.findings import Section
 from tools.checkup.machine import (
     DRIVERS,
-    VENDORS,
-    declared_libraries,
+    Driver,
     judge_heat,
     nodes_of,
     read_sensors,
-    undeclared_drivers,
 )
 
 if TYPE_CHECKING:
     from tools.timing.roofline import KernelRow
 
+VENDORS: Final = Path("/etc/OpenCL/vendors")
+VENDORS_VARIABLE: Final = "OCL_ICD_VENDORS"
 EXAMPLE: Final = "example.pkl"
 EXAMPLE_INTERFACE: Final = "split-2025"
 SHOWN: Final = 10
@@ -294,3 +296,68 @@ def _table(found: list[KernelRow]) -> list[tuple[object, ...]]:
             )
         )
     return rows
+
+
+# --- Drivers that are installed but not declared to the OpenCL loader --------------------------
+#
+# The loader reads `/etc/OpenCL/vendors/*.icd`, each of which names a driver's library. Containers
+# often have the GPU libraries of the host but not that file, and Adreno's driver for Android never
+# has one.
+
+
+def declared_libraries(vendors: Path = VENDORS) -> dict[str, str]:
+    """Return the library that each `.icd` file of a directory names, by file name."""
+    found = {}
+    for path in sorted(vendors.glob("*.icd")):
+        try:
+            found[path.name] = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            found[path.name] = ""
+    return found
+
+
+def undeclared_drivers(
+    vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
+) -> list[tuple[Driver, str]]:
+    """Return the drivers that no `.icd` file names although their library loads, with the library.
+
+    Loading a library runs its initializers, which may be slow or crash. Call this only in a process
+    that may be lost.
+    """
+    named = {Path(library).name for library in declared_libraries(vendors).values()}
+    found = []
+    for driver in drivers:
+        if any(Path(library).name in named for library in driver.libraries):
+            continue
+        library = next((one for one in driver.libraries if _loads(one)), None)
+        if library is not None:
+            found.append((driver, library))
+    return found
+
+
+def write_vendors(
+    directory: Path, vendors: Path = VENDORS, drivers: Sequence[Driver] = DRIVERS
+) -> list[str]:
+    """Write `.icd` files for all drivers, and return the names of those that `vendors` lacks.
+
+    `directory` is created if it is missing; `OCL_ICD_VENDORS` can point to it. It gets a copy of
+    each file in `vendors` and one file for each undeclared driver.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, library in declared_libraries(vendors).items():
+        (directory / name).write_text(f"{library}\n", encoding="utf-8")
+    found = undeclared_drivers(vendors, drivers)
+    for driver, library in found:
+        (directory / f"{driver.name.lower()}.icd").write_text(f"{library}\n", encoding="utf-8")
+    return [driver.name for driver, _ in found]
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cereal.frame_ring import MAGIC
-from tools.checkup import machine, surroundings
+from tools.checkup import machine, opencl, surroundings
 from tools.checkup.findings import Finding, Scrubber, Section, Verdict, report_plain, report_text
 from tools.checkup.machine import Clock, Driver, read_sensors
 from tools.checkup.parts import run_in_process
@@ -75,12 +75,12 @@ def test_a_driver_that_no_file_names_is_found_and_named(tmp_path: Path) -> None:
     known = Driver("Known", ("libone.so.1", "libc.so.6"), ())
     absent = Driver("Absent", ("libnothing.so.9",), ())
     drivers = (here, known, absent)
-    assert machine.undeclared_drivers(vendors, drivers) == [(here, "libc.so.6")]
+    assert opencl.undeclared_drivers(vendors, drivers) == [(here, "libc.so.6")]
     own = tmp_path / "own"
-    assert machine.write_vendors(own, vendors, drivers) == ["Here"]
-    assert machine.declared_libraries(own) == {"one.icd": "libone.so.1", "here.icd": "libc.so.6"}
-    assert machine.undeclared_drivers(own, drivers) == []
-    assert machine.write_vendors(tmp_path / "none", tmp_path / "missing", (absent,)) == []
+    assert opencl.write_vendors(own, vendors, drivers) == ["Here"]
+    assert opencl.declared_libraries(own) == {"one.icd": "libone.so.1", "here.icd": "libc.so.6"}
+    assert opencl.undeclared_drivers(own, drivers) == []
+    assert opencl.write_vendors(tmp_path / "none", tmp_path / "missing", (absent,)) == []
 
 
 def test_a_node_that_is_closed_to_the_user_is_bad(

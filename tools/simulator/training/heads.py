@@ -147,7 +147,7 @@ def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
 # are then in metres and radians.
 
 # Minimum deviations, for values that are nearly constant, such as the yaw of a camera mounted
-# straight. They are below any accuracy that matters, and far above the smallest float16.
+# straight. They are below any accuracy that matters, and well within the range of float16.
 LEAST_DEVIATION: Mapping[str, float] = {
     "pose": 3e-3,
     "wide_from_device_euler": 1e-3,
