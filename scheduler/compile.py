@@ -62,7 +62,7 @@ class CompiledModel:
     """A compiled model that has not been written yet."""
 
     manifest: dict[str, Any]  # the manifest for `runtime.write_artifact`, without binaries
-    data: bytes  # the artifact's data: packed weights and reset values
+    data: bytes  # the artifact's data: the weights
     arena_unplanned: int  # size of the largest entry's intermediates without reuse, in bytes
     notes: tuple[str, ...] = ()  # assumptions about the models, one sentence each
     # The source graph of each entry, by name; `scheduler.check.vectors` evaluates them.

@@ -30,7 +30,7 @@ HALVES: Final = (WIDE, EXACT)
 FAST: Final = "fast"
 STRICT: Final = "strict"
 NUMERICS: Final = (FAST, STRICT)
-# Flags that change only diagnostic output, not the result of a compilation.
+# Flags that do not change the result of a compilation.
 _DIAGNOSTIC_FLAGS: Final = frozenset({"debug", "viz", "schedule_cache"})
 
 

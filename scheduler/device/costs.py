@@ -25,8 +25,8 @@ class Costs:
     memory: int = 32
     operand_memory: int = 20  # the same for a contraction's operand, computed element by element
     lookup: int = 16  # adds to look up an element at run time; measured: 20 cycles for 16 lanes
-    # Parallel branches are batched into one launch only if each has fewer outputs and multiply-adds
-    # than this. Above it, the cost of a launch per branch is negligible.
+    # Parallel branches are batched into one launch only if each has at most this many outputs and
+    # multiply-adds. Above it, the cost of a launch per branch is negligible.
     batch_outputs: int = 16384
     batch_products: int = 2_000_000
     # Adds to select one of two values: address selection, an additional load, value selection.
@@ -58,7 +58,8 @@ class Costs:
     # A split that would store more values than this stores only the one at which the kernel is
     # split; the kernel behind the split recomputes the others.
     max_live: int = 64
-    max_cut_bytes: int = 256 << 20  # maximum number of bytes to store at a split
+    # Maximum number of bytes to store at a split, so that splitting does not exhaust the memory.
+    max_cut_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,8 @@ class LoopCosts:
     # Target number of work-items, when rows are divided into blocks or a row into parts.
     wanted_parts: int = 16
     # Parts of a row repeat the work before their common loop. There are only as many parts as keep
-    # that work below this fraction of a part's own work. Up to `free_parts` parts are always made,
-    # to use a second core.
+    # that work below this fraction of a part's own work. Up to `free_parts` parts may repeat
+    # any amount of work, to use a second core.
     max_repeated: float = 0.5
     free_parts: int = 2
     # Rows become work-items if weights have fewer elements than this many times those of the other
@@ -135,12 +136,13 @@ class LoopCosts:
     stream_vectors: int = 4  # result vectors without rows: several streams of weights in parallel
     # Maximum bytes stored per step without sums: two cache lines share the index arithmetic.
     stream_bytes: int = 128
-    # Maximum vectors per step without sums. A range of up to this many elements whose index selects
+    # Maximum vectors per step without sums. A range of up to this many vectors whose index selects
     # among stored values is covered in one step. Measured on a concat of 128 channels: this takes
     # 0.08 of the time of one vector per step, which computes all sources.
     step_vectors: int = 8
     # Rows of a contraction's tile on devices without a model: 4 accumulators of 4 lanes leave most
-    # registers of a GPU to other waves. Also the rows per work-item below hoisted reductions.
+    # registers of a GPU to other waves. Rows below hoisted reductions are tiled
+    # only if there are `tile_rows` for each of `max_items` work-items.
     tile_rows: int = 4
     min_groups: int = 4  # work-groups per core that are reached before items get several rows
     # Rows of a sliding window's tile. Without weights, as in pooling, accumulators take the
@@ -190,7 +192,7 @@ class LoopCosts:
 
 @dataclass(frozen=True, slots=True)
 class WinogradCosts:
-    """Costs of Winograd convolutions, in cycles, measured on 2 cores (PoCL 3.0, November 2026).
+    """Costs of Winograd convolutions, in cycles, fitted on 2 cores (PoCL 3.0, November 2026).
 
     Multiply-adds and loads run at `LoopCosts.issue` per cycle.
     """

@@ -16,7 +16,8 @@ from scheduler.errors import SchedulerError
 
 # The buffers of one operation: the result and the three sources of WHERE.
 MIN_BUFFERS: Final = 4
-# Compile time grows faster than the number of operations. Kernels of example models have up to 60.
+# Compile time grows faster than the number of operations. The largest kernel of the example
+# models has about 60.
 MAX_OPERATIONS: Final = 512
 
 

@@ -207,7 +207,7 @@ class RevisionModel:
 
     role: str  # role, as in `ModelPart`
     images: str  # element type of its image inputs
-    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" marks optional inputs
+    inputs: Mapping[str, tuple[int, ...]]  # "name|other name" -> shape; "?" ends optional keys
     heads: tuple[tuple[str, int], ...]  # (name, width) in the order of the output vector
     pad: int  # values after the last head; -1 if `pad` is another name for the whole output
     # (shape, dtype) of each state, updated by an output `next_<name>`

@@ -188,7 +188,7 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _PARAMETER = re.compile(r"(in|out)(\d+)")
 # Work-items and elements are counted with int.
 _MAX_COUNT = 2**31 - 1
-# Vector widths of OpenCL C.
+# Supported vector widths: those of OpenCL C without 3.
 LANES = (1, 2, 4, 8, 16)
 
 

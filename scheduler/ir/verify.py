@@ -1,7 +1,7 @@
 """Verifies a tensor-level graph: operand counts, types and the graph as a whole.
 
-Shapes are checked when a node is made. The verifier runs after each pass in tests and with DEBUG >=
-1, otherwise after the last pass only.
+Shapes are checked when a node is made. The verifier runs before the first pass, after the
+last one and after fp16 storage; with DEBUG >= 1 and in tests also after each pass.
 """
 
 from __future__ import annotations

@@ -234,7 +234,10 @@ class _Builder:
 
 
 def _loop(op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
-    """Return a scalar value reduced over ranges; an equal reduction below it is merged."""
+    """Return a scalar value reduced over ranges.
+
+    A reduction with the same op directly below it is merged.
+    """
     if not ranges:
         return value
     if value.op is Op.ACCUMULATE and value.arg[0] is op and not parts_of(value):

@@ -146,7 +146,7 @@ def name_of(kernel: Kernel) -> str:
 
 
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
-    """Return the sources that the kernel may overwrite; lowering still checks the layouts."""
+    """Return the sources that the kernel may overwrite; lowering checks layouts and blocks."""
     if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
     (body,) = kernel.bodies

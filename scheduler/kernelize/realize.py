@@ -325,7 +325,8 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     if node.op is Op.GATHER:
         data, which = node.src
         at = index[node.arg : node.arg + len(which.shape)]
-        # The row is known only at run time, so data below a gather is stored, not recomputed.
+        # The row is known only at run time, so a reduction below a gather is stored, and other data
+        # is counted twice.
         hidden = tuple(ixs.of(ixs.new_range(max(2, s), _UNKNOWN)) for s in data.shape)
         ratio = prod(node.shape) / max(1, prod(which.shape))
         return [(data, need(hidden, 2.0)), (which, need(at, ratio))]

@@ -168,7 +168,7 @@ def weight_image(packed: PackedWeight, most: Images) -> Image | None:
         return None
     steps = {s for strides in packed.strides.values() for s in strides if s % TEXEL == 0 and s}
     widths = sorted(step // TEXEL for step in {*steps, size})
-    # The texture cache holds square tiles, so width and height should be about equal.
+    # The texture cache holds tiles, so width and height should be about equal.
     images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
     fitting = [i for i in images if i.fits(most)]
     return min(fitting, key=lambda i: max(i.width, i.height), default=None)

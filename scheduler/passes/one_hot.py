@@ -5,9 +5,10 @@ sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats know
 any over r of (r == i)                  ->   inside
 all over r of (r != i)                  ->   not inside
 
-r is the number of a row of x, from 0 to n - 1, and i does not depend on r. One side of the
-comparison must be affine in r with a nonzero step, so at most one r matches. A gate below is such a
-comparison: it must match for the summed value to differ from 0.
+r is the number of a row of x, from 0 to n - 1. The difference of the two sides of the comparison
+must be affine in r with a nonzero step, so at most one r matches. If only one side is affine, the
+other one must not depend on r. A gate below is such a comparison: it must match for the summed
+value to differ from 0.
 """
 
 from __future__ import annotations

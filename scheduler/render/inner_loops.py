@@ -284,7 +284,7 @@ class Loops:
     def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
         """Return the accumulator's next value; a product is fused into the sum."""
         op, term = node.arg[0], node.src[0]
-        # A fused multiply-add rounds once, and is a single instruction on most devices.
+        # A fused multiply-add rounds once, and is a single instruction on devices that have it.
         is_product = term.op is Op.MUL and node.dtype.is_float
         fused = term.op is Op.DOT4 or (is_fused(term) if parts_of(node) else is_product)
         if op is Op.ADD and fused:

@@ -47,8 +47,8 @@ class Axis:
 
     size: int  # size of the input
     kernel: int  # number of taps
-    stride: int  # distance of outputs of neighboring inputs
-    dilation: int  # distance of outputs of neighboring taps
+    stride: int  # distance of outputs of neighbouring inputs with the same tap
+    dilation: int  # distance of outputs of neighbouring taps from the same input
     before: int  # outputs cut off at the start
     out: int  # size of the output
 

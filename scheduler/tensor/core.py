@@ -161,7 +161,10 @@ class TensorCore:
         return next((name for name in found if name), AUTO)
 
     def to(self, device: str) -> Self:
-        """Return this tensor moved to a device, or raise ModelError if it is not realized."""
+        """Return this tensor on a device; on its own device, this tensor.
+
+        Raises ModelError if a tensor that is not realized would have to move.
+        """
         if _device_name(device) == _device_name(self.device):
             return self
         if self.node.op is not Op.BUFFER or not self.node.arg.is_realized:

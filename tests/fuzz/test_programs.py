@@ -31,6 +31,7 @@ NODES = 12
 MORE_NODES = dict.fromkeys(("ConvTranspose", "GatherND", "ScatterElements", "ScatterND"), 64)
 
 
+@pytest.mark.slow
 def test_programs_reach_every_step_type_and_operation() -> None:
     steps: set[str] = set()
     ops: set[Op] = set()

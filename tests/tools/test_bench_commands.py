@@ -157,6 +157,7 @@ def test_peer_that_refuses_the_model_is_one_line(tmp_path: Path) -> None:
         peers.open_peer("onnxruntime", path, {}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_roofline_judges_every_launch(
     tmp_path: Path, modeld: Modeld, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ def test_a_run_says_what_it_does_in_lines_with_times(
     assert messages[-1] == "stopping"
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_a_run_that_logs_warnings_says_only_that_it_waits_for_long(
     tiny_model: Path, arguments: list[str]

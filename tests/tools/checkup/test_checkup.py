@@ -145,6 +145,7 @@ def test_a_part_that_fails_is_a_bad_section(part: str, text: str) -> None:
     assert section.name == part
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_cut_and_its_processes_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,6 +231,7 @@ def test_references_that_are_not_written(
     assert regress.files() == before
 
 
+@pytest.mark.slow
 def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
     regress: Regress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +377,7 @@ def test_a_fault_of_a_kernel_is_judged_by_its_gates(regress: Regress, tmp_path: 
     assert row["spread"]["max"] == pytest.approx(0.00162, rel=0.02)
 
 
+@pytest.mark.slow
 def test_gates_do_not_stand_in_for_numbers_that_are_gone(regress: Regress, tmp_path: Path) -> None:
     bad = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=5)
     gates = ("--gates-only", "--gate", "lateral_2s_max_m < 10")
